@@ -1,5 +1,5 @@
-"""The publishing service: a plugin that opens sessions, passes notifications to the publish machine, and carries out its
-effects: answers to publishers, events for the plugins, log lines.
+"""The publishing service: opens sessions, passes notifications to the publish machine, and carries out its effects:
+answers to publishers, events for the plugins, log lines.
 
 `publish_machine` decides which publisher sends which block. `session` reads the messages of one publisher.
 """

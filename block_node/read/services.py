@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import trio
 
 from block_node.node import BlockNode
 from block_node.read.access import AccessService, BlockAccessStatistics
@@ -34,7 +33,6 @@ class ReadServices:
         *,
         version: str,
         new_id: Callable[[], str],
-        now_s: Callable[[], float] = trio.current_time,
         limits: SubscribeLimits | None = None,
         address_book: bytes | None = None,
     ) -> None:
@@ -42,7 +40,6 @@ class ReadServices:
         self.blocks = blocks
         self.version = version
         self._new_id = new_id
-        self._now_s = now_s
         self._limits = limits
         self.address_book = address_book
 
@@ -51,12 +48,7 @@ class ReadServices:
         register(
             [local(SUBSCRIBE_ADDRESS)],
             lambda: SubscribeService(
-                self.blocks.facility,
-                self._node,
-                self.blocks.store,
-                now_s=self._now_s,
-                new_id=self._new_id,
-                limits=self._limits,
+                self.blocks.facility, self._node, self.blocks.store, new_id=self._new_id, limits=self._limits
             ),
         )
         register([local(GET_ADDRESS)], lambda: AccessService(self.blocks.store))

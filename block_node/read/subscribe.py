@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import msgspec
 import structlog
+import trio
 
 from block_node.events import (
     BlockBegun,
@@ -28,7 +29,7 @@ from block_node.facility import Facility, Plugin
 from block_node.persist.store import ChainStore
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.read.subscription import SubscribeSession
-from block_node.read.subscription_plan import RefusedPlan, SubscribeLimits, plan_subscription
+from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, plan_subscription
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -65,9 +66,9 @@ class SubscribeService(Plugin):
         node: Node,
         store: ChainStore,
         *,
-        now_s: Callable[[], float],
         new_id: Callable[[], str],
         limits: SubscribeLimits | None = None,
+        now_s: Callable[[], float] = trio.current_time,
     ) -> None:
         super().__init__(facility)
         self._node = node
@@ -98,10 +99,11 @@ class SubscribeService(Plugin):
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
-        refusal = self._begin(message, request, packs)
-        if refusal is not None:
-            self._ended[refusal.status.name] += 1
-            ended = SubscriptionEnded(request.request_id, 0, refusal.status, refusal.reason)
+        try:
+            self._begin(message, request, packs)
+        except PlanRefused as refused:
+            self._ended[refused.status.name] += 1
+            ended = SubscriptionEnded(request.request_id, 0, refused.status, str(refused))
             self.reply(message, SUBSCRIBE.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
@@ -144,22 +146,20 @@ class SubscribeService(Plugin):
     def statistics(self) -> SubscribeStatistics:
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
-    def _begin(self, message: Message, request: Subscribe, packs: bool) -> RefusedPlan | None:
+    def _begin(self, message: Message, request: Subscribe, packs: bool) -> None:
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
-        if isinstance(plan, RefusedPlan):
-            return plan
         # The limits of the node and of the identity come after the plan: a refused range takes nothing from them.
         if len(self._sessions) >= self._limits.sessions_max:
-            return RefusedPlan(
+            raise PlanRefused(
                 SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later"
             )
         if not message.return_route:
-            return None
+            return
         usage = message.origin.usage
         limited = usage.take("block_subscribe_sessions_max", message.origin.peer)
         if limited is not None:
-            return RefusedPlan(SubscribeStatus.ERROR, limited)
+            raise PlanRefused(SubscribeStatus.ERROR, limited)
         session = SubscribeSession(
             message, request, plan, self._store, self._limits, self._now_s, self._left, packs=packs
         )
@@ -167,7 +167,6 @@ class SubscribeService(Plugin):
         self._begun += 1
         self._sessions[session] = usage
         self._node.register([local(SESSION_PREFIX + self._new_id())], lambda: session)
-        return None
 
     def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
         """Removes a subscription that has ended. status: None if the subscriber ended it or has disconnected."""

@@ -39,35 +39,36 @@ class SubscriptionPlan(msgspec.Struct, frozen=True):
     early: bool
 
 
-class RefusedPlan(msgspec.Struct, frozen=True):
-    status: SubscribeStatus
-    reason: str
+class PlanRefused(Exception):
+    """The error of a subscription that the node refuses."""
+
+    def __init__(self, status: SubscribeStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
-def plan_subscription(
-    request: Subscribe, first: int | None, last: int | None, ahead_max: int
-) -> SubscriptionPlan | RefusedPlan:
-    """Plans a subscription, or refuses it. first, last: the blocks that can be read; None if no block is stored."""
+def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> SubscriptionPlan:
+    """Plans a subscription. first, last: the blocks that can be read; None: there is none. Raises PlanRefused."""
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
-        return RefusedPlan(
+        raise PlanRefused(
             SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes"
         )
     if end is not None and end > NUMBER_MAX:
-        return RefusedPlan(SubscribeStatus.INVALID_END_BLOCK, f"no block has number {end}; leave it out for no end")
+        raise PlanRefused(SubscribeStatus.INVALID_END_BLOCK, f"no block has number {end}; leave it out for no end")
     if start is not None and end is not None and end < start:
-        return RefusedPlan(SubscribeStatus.INVALID_END_BLOCK, f"the end {end} is below the start {start}")
+        raise PlanRefused(SubscribeStatus.INVALID_END_BLOCK, f"the end {end} is below the start {start}")
     # Without a start, the subscription begins with the next new block, or at the first block if it has an end.
     newest = -1 if last is None else last
     begins = start if start is not None else newest + 1 if end is None else first
     if start is not None and first is not None and start < first:
-        return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"block {start} is not here; the first one is {first}")
+        raise PlanRefused(SubscribeStatus.NOT_AVAILABLE, f"block {start} is not here; the first one is {first}")
     if begins is not None and end is not None and begins > end:
-        return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"no block up to {end} is here; the first one is {first}")
+        raise PlanRefused(SubscribeStatus.NOT_AVAILABLE, f"no block up to {end} is here; the first one is {first}")
     for wanted in (begins, end if begins is None else None):
         if wanted is not None and wanted > newest + ahead_max:
             reason = f"block {wanted} is more than {ahead_max} blocks above the last one"
-            return RefusedPlan(SubscribeStatus.NOT_AVAILABLE, f"{reason}; ask again when it is nearer")
+            raise PlanRefused(SubscribeStatus.NOT_AVAILABLE, f"{reason}; ask again when it is nearer")
     if start is None and last is None:
         begins = None
     return SubscriptionPlan(begins, end, request.early)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from block_node.grpc.calls.statistics import COUNTED
+
+if TYPE_CHECKING:
+    from block_node.grpc.calls.publish import PublishCall
 
 PARTIES_MAX: Final = 10_000
 """Far more than a network has consensus nodes."""
 WINDOWS_MAX: Final = 100
 """The most parties whose windows the metrics name. Each party is one more time series of a collector."""
-
-
-class DoorPublisher(Protocol):
-    """An open stream of a publisher. block_number: the block that it sends. party: its host, or its identity."""
-
-    party: str
-
-    @property
-    def block_number(self) -> int | None: ...
-
-    def window_closed_s(self) -> float: ...
 
 
 class BehindTold:
@@ -57,10 +49,10 @@ class DoorPublishers:
     def __init__(self, again_s: float) -> None:
         self.told = BehindTold(again_s)
         self.counted = dict.fromkeys(COUNTED, 0)
-        self.open: dict[DoorPublisher, None] = {}
+        self.open: dict[PublishCall, None] = {}
         self._windows_s: dict[str, float] = {}
 
-    def leave(self, publisher: DoorPublisher) -> None:
+    def leave(self, publisher: PublishCall) -> None:
         """Forgets a publisher whose stream has ended, but keeps the time for which it could send nothing."""
         if publisher in self.open:
             del self.open[publisher]
@@ -72,7 +64,7 @@ class DoorPublishers:
             self._note_window(each)
         return dict(self._windows_s)
 
-    def _note_window(self, publisher: DoorPublisher) -> None:
+    def _note_window(self, publisher: PublishCall) -> None:
         closed_s = max(self._windows_s.pop(publisher.party, 0.0), publisher.window_closed_s())
         self._windows_s[publisher.party] = closed_s
         if len(self._windows_s) > WINDOWS_MAX:

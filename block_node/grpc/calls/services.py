@@ -8,8 +8,6 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 from weakref import WeakSet
 
-import trio
-
 from block_node.events import NodeFailure, NodeStopping, Notification, PersistedNotification
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall
@@ -27,48 +25,25 @@ from block_node.node import BlockNode
 from block_node.protocol_reading import SubscribeStatus
 from block_node.read.services import ReadServices
 from block_node.read.subscribe import SubscribeStatistics
-from block_node.read.subscription_plan import SubscribeLimits
+from block_node.read.subscription_plan import PlanRefused, SubscribeLimits
 from ockam.actors.address import local
 from ockam.actors.message import Origin
 from ockam.actors.node import Node
-from ockam.identity.rules.rights import Demand, Right
+from ockam.identity.rules.rights import Right
 
 PLUGIN_ADDRESS = local("block_grpc")
 FILES = (BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA)
 
 
-class GrpcPlugin(Plugin):
-    """Passes events of the node on to subscriptions. It delays nobody, because subscriptions read stored blocks."""
+class GrpcServices(Plugin):
+    """The calls of one chain, and the plugin that passes events on to their subscriptions. It delays nobody, because
+    subscriptions read stored blocks. After a crash, the node starts the same object again.
+
+    Invariant: `_subscriptions` has each subscription whose plan was accepted.
+    """
 
     name: ClassVar[str] = "grpc"
     gating: ClassVar[bool] = False
-
-    def __init__(self, services: GrpcServices) -> None:
-        super().__init__(services.blocks.facility)
-        self._services = services
-
-    def started(self) -> None:
-        super().started()
-        self._tick()
-
-    def handle_notification(self, notification: Notification) -> None:
-        if isinstance(notification, PersistedNotification):
-            self._services.go_on()
-        elif isinstance(notification, NodeFailure):
-            self._services.fail(notification.reason)
-        elif isinstance(notification, NodeStopping):
-            self._services.stop()
-
-    def handle_lag(self) -> None:
-        self._services.go_on()
-
-    def _tick(self) -> None:
-        self._services.tick()
-        self.context.call_later(self._services.plan_limits.tick_s, self._tick)
-
-
-class GrpcServices:
-    """The calls of one chain. Invariant: `_subscriptions` has each subscription whose plan was accepted."""
 
     def __init__(
         self,
@@ -78,14 +53,13 @@ class GrpcServices:
         limits: GrpcLimits,
         *,
         plan_limits: SubscribeLimits | None = None,
-        now_s: Callable[[], float] = trio.current_time,
     ) -> None:
+        super().__init__(blocks.facility)
         self._node = node
         self._read = read
         self._limits = limits
         self._publishers = DoorPublishers(limits.behind_again_s)
         self._counted = self._publishers.counted
-        self._now_s = now_s
         self._subscriptions: dict[SubscribeCall, None] = {}
         self._begun = 0
         self._ended: Counter[str] = Counter()
@@ -93,11 +67,11 @@ class GrpcServices:
         self.plan_limits = plan_limits or SubscribeLimits()
 
     def start(self) -> None:
-        self._node.register([PLUGIN_ADDRESS], lambda: GrpcPlugin(self))
+        self._node.register([PLUGIN_ADDRESS], lambda: self)
 
     def close(self) -> None:
         """Ends the subscriptions, because another node serves the chain from now on."""
-        self.stop()
+        self._stop_all()
         self._node.unregister(PLUGIN_ADDRESS)
 
     def statistics(self) -> GrpcCallStatistics:
@@ -126,7 +100,6 @@ class GrpcServices:
             self.blocks.store,
             origin_of(call),
             plan_limits=self.plan_limits,
-            now_s=self._now_s,
             begin=self._begin,
             on_end=self._end,
         )
@@ -145,40 +118,49 @@ class GrpcServices:
         self._counted["server_status_details_requests"] += 1
         return UnaryHandler(call, lambda message: write_detail(self.blocks.store, self._read))
 
-    # Called by the plugin.
+    # Events of the node, and the clock.
 
-    def go_on(self) -> None:
+    def started(self) -> None:
+        super().started()
+        self._tick()
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, PersistedNotification):
+            self.handle_lag()
+        elif isinstance(notification, NodeFailure):
+            for each in list(self._subscriptions):
+                each.end(SubscribeStatus.ERROR, notification.reason)
+        elif isinstance(notification, NodeStopping):
+            self._stop_all()
+
+    def handle_lag(self) -> None:
         for each in list(self._subscriptions):
             if each.feed is not None:
                 each.feed.go_on()
 
-    def tick(self) -> None:
+    def _tick(self) -> None:
         for each in list(self._subscriptions):
             each.tick()
+        self.context.call_later(self.plan_limits.tick_s, self._tick)
 
-    def stop(self) -> None:
+    def _stop_all(self) -> None:
         for each in list(self._subscriptions):
             if each.feed is not None:
                 each.feed.stop("the node stops; subscribe again")
-
-    def fail(self, reason: str) -> None:
-        for each in list(self._subscriptions):
-            each.end(SubscribeStatus.ERROR, reason)
 
     def _check_open(self) -> None:
         if not self.blocks.store.is_open:
             raise refuse_not_ready()
 
-    def _begin(self, subscription: SubscribeCall) -> str | None:
-        most = self.plan_limits.sessions_max
+    def _begin(self, subscription: SubscribeCall) -> None:
+        most, origin = self.plan_limits.sessions_max, subscription.origin
         if len(self._subscriptions) >= most:
-            return f"this node has {most} subscriptions; try later"
-        origin = subscription.origin
+            raise PlanRefused(SubscribeStatus.ERROR, f"this node has {most} subscriptions; try later")
         limited = origin.usage.take("block_subscribe_sessions_max", origin.peer)
-        if limited is None:
-            self._begun += 1
-            self._subscriptions[subscription] = None
-        return limited
+        if limited is not None:
+            raise PlanRefused(SubscribeStatus.ERROR, limited)
+        self._begun += 1
+        self._subscriptions[subscription] = None
 
     def _end(self, subscription: SubscribeCall, status: SubscribeStatus | None) -> None:
         self._ended["LEFT" if status is None else status.name] += 1
@@ -191,13 +173,11 @@ class GrpcServices:
 class BlockMethod(NamedTuple):
     """A method of the door. open: makes the handler of a call. message_bytes_max: the largest request.
 
-    rights: one of these on the chain is enough; None: anybody may call it. uses_chain: whether the node must serve the
-    chain itself."""
+    rights: one of these on the chain is enough."""
 
     open: Callable[[GrpcServices, GrpcCall], CallHandler]
     message_bytes_max: int
-    rights: Right | None
-    uses_chain: bool = True
+    rights: Right
 
 
 def block_methods(limits: GrpcLimits, services: Collection[str] = SERVICES.values()) -> dict[bytes, BlockMethod]:
@@ -254,10 +234,6 @@ class AboutCalls:
         handler = make(call)
         self._open.add(handler)
         return handler
-
-
-def demand_of(method: BlockMethod, chain: str) -> Demand | None:
-    return None if method.rights is None else Demand(method.rights, chain)
 
 
 def origin_of(call: GrpcCall) -> Origin:

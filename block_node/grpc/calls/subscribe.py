@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import structlog
+import trio
 
 from block_node.blocks.errors import BlockFormatError
 from block_node.grpc.http2.handler import GrpcCall, SingleRequest, guarded
@@ -15,7 +16,7 @@ from block_node.persist.operations import StoredParts
 from block_node.persist.store import ChainStore
 from block_node.protocol_reading import Subscribe, SubscribeStatus
 from block_node.read.feed import BlockFeed
-from block_node.read.subscription_plan import RefusedPlan, SubscribeLimits, plan_subscription
+from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, plan_subscription
 from ockam.actors.message import Origin
 
 logger = structlog.get_logger(__name__)
@@ -33,16 +34,14 @@ class SubscribeCall(SingleRequest):
         store: ChainStore,
         origin: Origin,
         plan_limits: SubscribeLimits,
-        now_s: Callable[[], float],
-        begin: Callable[[SubscribeCall], str | None],
+        begin: Callable[[SubscribeCall], None],
         on_end: Callable[[SubscribeCall, SubscribeStatus | None], None],
     ) -> None:
-        """begin: lists the subscription, or returns a reason to refuse it."""
+        """begin: lists the subscription. It raises PlanRefused if there are too many."""
         self._call = call
         self._store = store
         self._plan_limits = plan_limits
-        self._now_s = now_s
-        self._began_s = now_s()
+        self._began_s = trio.current_time()
         self._begin = begin
         self._on_end = on_end
         self._cutter = SetCutter()
@@ -58,23 +57,22 @@ class SubscribeCall(SingleRequest):
         start, end = request.get("start_block_number", 0), request.get("end_block_number", 0)
         asked = Subscribe(0, None if start == NO_BLOCK else start, None if end == NO_BLOCK else end, False, 0)
         available = self._store.available
-        plan = plan_subscription(asked, available.first, available.last, self._plan_limits.ahead_blocks_max)
-        # A refused range takes nothing from the limits of the node and of the identity.
-        refusal = None if isinstance(plan, RefusedPlan) else self._begin(self)
-        if isinstance(plan, RefusedPlan):
-            self.end(plan.status, plan.reason)
-        elif refusal is not None:
-            self.end(SubscribeStatus.ERROR, refusal)
-        else:
-            self.feed = BlockFeed(
-                plan,
-                self._store,
-                self,
-                now_s=self._now_s,
-                missing_s_max=self._plan_limits.missing_s_max,
-                guard=lambda read: guarded(self._call, read, lambda: self._close(SubscribeStatus.ERROR)),
-            )
-            self.feed.go_on()
+        try:
+            plan = plan_subscription(asked, available.first, available.last, self._plan_limits.ahead_blocks_max)
+            # A refused range takes nothing from the limits of the node and of the identity.
+            self._begin(self)
+        except PlanRefused as refused:
+            self.end(refused.status, str(refused))
+            return
+        self.feed = BlockFeed(
+            plan,
+            self._store,
+            self,
+            now_s=trio.current_time,
+            missing_s_max=self._plan_limits.missing_s_max,
+            guard=lambda read: guarded(self._call, read, lambda: self._close(SubscribeStatus.ERROR)),
+        )
+        self.feed.go_on()
 
     def room(self) -> None:
         self._is_full = False
@@ -118,7 +116,7 @@ class SubscribeCall(SingleRequest):
     def tick(self) -> None:
         if self.feed is not None:
             duration_s = self._plan_limits.duration_s_max
-            if duration_s is not None and self._now_s() - self._began_s >= duration_s:
+            if duration_s is not None and trio.current_time() - self._began_s >= duration_s:
                 self.feed.stop(f"a subscription lasts {duration_s:g} s")
             self.feed.tick()
 

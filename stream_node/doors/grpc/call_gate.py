@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, demand_of, origin_of
+from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, origin_of
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route, Routes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
 from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
+from ockam.identity.rules.rights import Demand
 from ockam.quotas.usage import party_key
 from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
 from stream_node.node.config import Config
@@ -120,9 +121,9 @@ class CallGate:
     def _open(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
         """Makes the handler of a call whose caller is known. Raises CallRefused."""
         config, authorizer = self._parts.config, self._parts.authorizer
-        demand = demand_of(method, config.block_chain)
         # The right comes first, so that a refusal does not tell who serves the chain.
-        if demand is not None and authorizer is not None:
+        if authorizer is not None:
+            demand = Demand(method.rights, config.block_chain)
             decision = authorizer.decide(origin_of(call), demand, path.decode(), is_act=False)
             if not decision.allowed:
                 raise CallRefused(GrpcStatus.PERMISSION_DENIED, decision.reason)

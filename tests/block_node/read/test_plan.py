@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from block_node.protocol_reading import Subscribe, SubscribeStatus
-from block_node.read.subscription_plan import RefusedPlan, SubscriptionPlan, plan_subscription
+from block_node.read.subscription_plan import PlanRefused, SubscriptionPlan, plan_subscription
 
 INVALID_START, INVALID_END = SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK
 NOT_AVAILABLE = SubscribeStatus.NOT_AVAILABLE
@@ -13,8 +13,10 @@ TOO_HIGH = 2**63
 
 
 def plan(start: int | None, end: int | None, first: int | None, last: int | None) -> SubscriptionPlan | SubscribeStatus:
-    made = plan_subscription(Subscribe(1, start, end, False, 0), first, last, 4_000)
-    return made.status if isinstance(made, RefusedPlan) else made
+    try:
+        return plan_subscription(Subscribe(1, start, end, False, 0), first, last, 4_000)
+    except PlanRefused as refused:
+        return refused.status
 
 
 @pytest.mark.parametrize(
