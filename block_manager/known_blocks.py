@@ -16,7 +16,7 @@ import msgspec
 
 from block_manager.errors import UnknownBlock, UnknownStore
 from block_manager.store import BlockStore
-from block_manager.tree import NULL_BLOCK_ID, Block, BranchWalk, ForkTree
+from block_manager.tree import NULL_BLOCK_ID, Block, ForkTree
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -175,23 +175,34 @@ class BlockIterator(Iterator[Block]):
     The iterator holds a reference to the first block until the end of the iteration or `close`. So neither the first
     block nor its ancestors are dropped. If fetching the next block raises an error, the caller can try again: the
     iterator has not moved.
+
+    Invariant: `_block` is the next block of the branch; None while its id, `_next_id`, was not looked up. `_excluded`
+    is the lowest block on the branch of `exclude` that was looked at.
     """
 
     def __init__(self, known: KnownBlocks, tip: str, exclude: str | None = None) -> None:
-        self._walk: BranchWalk | None = BranchWalk(tip, NULL_BLOCK_ID if exclude is None else exclude)
         self._find = known.find
         self._hold = Hold(known, tip) if exclude is None else Hold(known, tip, exclude)
+        self._next_id = tip
+        self._block: Block | None = self._hold.blocks[0]
+        self._excluded: Block | None = None if exclude is None else self._hold.blocks[1]
 
     def __next__(self) -> Block:
-        block = None if self._walk is None else self._walk.step(self._find)
-        if block is None:
-            self.close()
-            raise StopIteration
-        return block
+        if self._block is None:
+            self._block = self._find(self._next_id)
+        while (block := self._block) is not None and block != self._excluded:
+            # The position at the higher number moves. Numbers increase along every branch, so both positions reach the
+            # newest common block; without one, the iteration covers the whole branch.
+            if self._excluded is None or self._excluded.number <= block.number:
+                self._block, self._next_id = None, block.previous_id
+                return block
+            self._excluded = self._find(self._excluded.previous_id)
+        self.close()
+        raise StopIteration
 
     def close(self) -> None:
         """Ends the iteration and releases the reference. A second call does nothing."""
-        self._walk = None
+        self._block, self._next_id = None, NULL_BLOCK_ID
         self._hold.close()
 
     def __enter__(self) -> Self:

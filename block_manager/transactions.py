@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sqlite3 import Connection
 from threading import Event, Lock
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from block_manager.errors import BlockManagerError
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Do, Operation, Session
 from stream_storage.engine import SessionSource
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
@@ -157,32 +157,14 @@ class JoinedTransactions:
         return self._transactions.read(work)
 
 
-class Work(Operation):
-    """Work: a storage operation whose result one thread waits for."""
-
-    __slots__ = ("done", "results", "work")
-
-    def __init__(self, work: Callable[[Connection], Any]) -> None:
-        super().__init__(Work.wake)
-        self.work = work
-        self.results: list[Any] = []
-        self.done = Event()
-
-    def apply(self, session: Session) -> None:
-        self.results = [self.work(connection_of(session))]
-
-    def wake(self) -> None:
-        self.done.set()
-
-
 def _wait_done(submit: Callable[[Operation], object], work: Callable[[Connection], Result]) -> Result:
-    operation = Work(work)
+    done = Event()
+    operation = Do(lambda session: work(connection_of(session)), lambda operation: done.set())
     submit(operation)
-    operation.done.wait()
+    done.wait()
     if operation.error is not None:
         raise operation.error
-    result: Result = operation.results[0]
-    return result
+    return operation.result
 
 
 def _run(session: Session, work: Callable[[Connection], Result], *, commit: bool) -> Result:

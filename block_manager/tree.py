@@ -1,4 +1,4 @@
-"""The fork tree: the blocks in memory, the reference counts of all blocks, and walks along branches. It does no I/O.
+"""The fork tree: the blocks in memory, and the reference counts of all blocks. It does no I/O.
 
 A stored block has an entry of counts, an anchor (RFC block-manager, "Ensuring Integrity"), while it has references or a
 child in memory. When a block moves between memory and a store, its counts stay here.
@@ -254,56 +254,3 @@ class ForkTree:
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]
-
-
-Find = Callable[[str], Block | None]
-"""A function that returns the block with a given id, or None if there is no such block."""
-
-
-class _Cursor:
-    """_Cursor: a position on a branch. `look` fetches the block at the position once; `descend` moves to its parent."""
-
-    def __init__(self, block_id: str) -> None:
-        self._block_id = block_id
-        self._block: Block | None = None
-
-    def look(self, find: Find) -> Block | None:
-        if self._block is None and self._block_id != NULL_BLOCK_ID:
-            self._block = find(self._block_id)
-        return self._block
-
-    def descend(self) -> None:
-        assert self._block is not None, "a walk went on from where no block is"
-        self._block_id = self._block.previous_id
-        self._block = None
-
-    def end(self) -> None:
-        self._block_id = NULL_BLOCK_ID
-        self._block = None
-
-
-class BranchWalk:
-    """BranchWalk: a walk over the branch of `tip`, newest first, without the blocks on the branch of `exclude`.
-
-    The branch of a block is the block and all its ancestors. If a step raises an error, the walk has not moved, and the
-    caller can repeat the step. The caller holds references to both blocks.
-    """
-
-    def __init__(self, tip: str, exclude: str = NULL_BLOCK_ID) -> None:
-        self._cursor = _Cursor(tip)
-        self._exclude = _Cursor(exclude)
-
-    def step(self, find: Find) -> Block | None:
-        """Returns the next block. Returns None at the end and in every later call."""
-        while (block := self._cursor.look(find)) is not None:
-            excluded = self._exclude.look(find)
-            if excluded is not None and excluded.block_id == block.block_id:
-                break
-            # The cursor at the higher number moves. Numbers increase along every branch, so both cursors reach the
-            # newest common block; without one, the walk covers the whole branch.
-            if excluded is None or excluded.number <= block.number:
-                self._cursor.descend()
-                return block
-            self._exclude.descend()
-        self._cursor.end()
-        return None

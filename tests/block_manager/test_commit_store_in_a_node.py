@@ -14,12 +14,12 @@ import trio
 
 from block_manager import BlockManager, BlockStoreError, UnknownBlock
 from block_manager.commit_store import CommitStore, CommitTable
-from block_manager.transactions import Work
 from stream_storage.commit import commit_batch
-from stream_storage.contract import Append
+from stream_storage.contract import Append, Do, ignore_done
 from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from stream_storage.runner import Runner
 from stream_storage.sqlite.database import Database
+from stream_storage.sqlite.rows import connection_of
 from stream_storage.thread_runner import ThreadRunner
 from tests.block_manager.commit_samples import open_transactions
 from tests.block_manager.crash_child import persist_both, runner_transactions
@@ -69,12 +69,12 @@ def test_a_refused_put_does_not_undo_its_neighbours(tmp_path: Path) -> None:
     session.commit()
     session.connection.set_trace_callback(statements.append)
     append = Append(stream_id, 0, 1, [b"data"])
-    refused = Work(lambda connection: table.exchange(connection, chain("X", "B", 3), ["B"]))
-    taken = Work(lambda connection: table.exchange(connection, chain("A"), []))
+    refused = Do(lambda session: table.exchange(connection_of(session), chain("X", "B", 3), ["B"]), ignore_done)
+    taken = Do(lambda session: table.exchange(connection_of(session), chain("A"), []), ignore_done)
     assert commit_batch(session, [append, refused, taken]) is None
     assert [append.error, refused.error, taken.error] == [None] * 3
-    assert isinstance(refused.results[0], UnknownBlock)
-    assert taken.results == [None]
+    assert isinstance(refused.result, UnknownBlock)
+    assert taken.result is None
     assert statements[0] == "BEGIN IMMEDIATE"
     assert statements.count("COMMIT") == 1
     assert not [statement for statement in statements if "ROLLBACK" in statement]
