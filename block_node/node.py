@@ -16,8 +16,7 @@ from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level
 from block_node.blocks.hash_scheme import SHA384, RootCandidate
 from block_node.blocks.settings import VerifierSettings
-from block_node.blocks.tss import TssVerifier
-from block_node.blocks.verifier import Verifier
+from block_node.blocks.verifier import TssVerifier, Verifier
 from block_node.events import BlockDamaged, NodeStopping
 from block_node.facility import Facility, FacilityStatistics
 from block_node.persist.plugin import Persistence

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
 import trio
+from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
 
 from block_node.backfill.fill_machine import FillMachine
-from block_node.backfill.health_machine import Health
+from block_node.backfill.health_machine import Health, SourceStatistics
 from block_node.backfill.plan import BlockGap, Kind, count_blocks
 from block_node.backfill.route_source import RouteSource
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.source import BlockSource
-from block_node.backfill.statistics import BackfillStatistics, BackfillStatus, Counters
-from block_node.backfill.targets import save_target
 from block_node.blocks.errors import Level
 from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX
@@ -27,9 +27,12 @@ from ockam.actors.address import tcp
 from ockam.actors.node import Node
 from ockam.errors import RemoteProtocolError
 from ockam.identity.tls_layer import TlsLayer
-from stream_storage.contract import Do
+from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
+from stream_storage.schema import metadata
+from stream_storage.seal import seal_column, seal_of
+from stream_storage.statement import compiled, replacing
 
 GAPS_REPORTED_MAX = 1_000
 
@@ -38,6 +41,79 @@ logger = structlog.get_logger(__name__)
 MakeSource = Callable[[SourceSetting], BlockSource]
 MakeTls = Callable[[str], TlsLayer | None]
 """Makes the TLS of a new connection to a source at `host:port`. Returns None if this node has no TLS for the source."""
+
+
+backfill_targets = Table(
+    "backfill_targets",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("newest_known", BigInteger, nullable=False),
+    seal_column(),
+)
+"""The highest announced block of each chain. A chain has a row only if the node ever lacked an announced block."""
+
+_FIND: Final = compiled(
+    select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
+        backfill_targets.c.chain == bindparam("chain")
+    ),
+    "chain",
+)
+_SAVE: Final = replacing(backfill_targets, "chain")
+
+
+class BackfillStatus(enum.IntEnum):
+    """The state of backfill, as the gauge `backfill_status` shows it. ERROR: the last run could not fetch all missing
+    blocks, or nobody knows which are missing. OFF: no source node is configured."""
+
+    IDLE = 0
+    RUNNING = 1
+    ERROR = 2
+    OFF = 3
+
+
+class Counters(msgspec.Struct):
+    """The counters of backfill since the node started. They survive a crash of the worker.
+
+    fetch_errors: failed requests, and fetched blocks that failed verification.
+    given_up: ranges of blocks that were left to the next search. last_given_up: a text about the last of them. Empty
+    after a run that gave up nothing.
+    runs: the number of times that fetching started.
+    """
+
+    gaps_detected: int = 0
+    blocks_fetched: int = 0
+    blocks_stored: int = 0
+    fetch_errors: int = 0
+    persistence_failures: int = 0
+    fetched_bytes: int = 0
+    given_up: int = 0
+    last_given_up: str = ""
+    scans: int = 0
+    runs: int = 0
+
+
+class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that describe backfill at one moment.
+
+    queue: the number of missing blocks that are being fetched or processed.
+    missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
+    while no source node answers. None if no block was found missing, and nobody knows which blocks exist.
+    problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
+    held_bytes: the total size of blocks that were fetched and are not stored yet.
+    eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
+    """
+
+    state: BackfillStatus
+    queue: int
+    missing: int | None
+    problem: str
+    gaps: list[BlockGap]
+    held_bytes: int
+    under_way: int
+    eta_s: float | None
+    newest_known: int | None
+    counters: Counters
+    sources: list[SourceStatistics]
 
 
 class BackfillState:
@@ -240,3 +316,15 @@ class BackfillState:
         channel = channel_to(address)
         status = channel_to(setting.status) if setting.status else channel
         return GrpcSource(self._node, channel, status, silence_s_max=self.settings.fetch_timeout_secs)
+
+
+def load_target(session: Session, chain: str) -> int | None:
+    row = session.execute(_FIND, (chain,)).fetchone()
+    # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
+    sound = row is not None and row[1] == seal_of(backfill_targets.name, (chain, row[0]))
+    return row[0] if sound else None
+
+
+def save_target(session: Session, chain: str, newest_known: int) -> None:
+    row = (chain, newest_known)
+    session.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))

@@ -24,8 +24,7 @@ from block_node.backfill.plan import (
     intended_range,
     without,
 )
-from block_node.backfill.state import BackfillState
-from block_node.backfill.targets import load_target
+from block_node.backfill.state import BackfillState, load_target
 from block_node.events import (
     BlockBegun,
     BlockDamaged,

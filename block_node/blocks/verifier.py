@@ -13,7 +13,7 @@ runs in the calling thread. `VerifierSettings` limits the memory, which does not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -35,10 +35,28 @@ from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, Sta
 from block_node.blocks.record_proof import check_record_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
 from block_node.blocks.state_proof import check_state_proof
-from block_node.blocks.tss import SignedRoot, TssVerifier
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class SignedRoot(msgspec.Struct, frozen=True):
+    """A root hash of block `number` with its threshold signature, from the proof in block `proof_of`."""
+
+    number: int
+    proof_of: int
+    root: bytes
+    signature: bytes
+
+
+class TssVerifier(Protocol):
+    """The interface of an external verifier of threshold signatures (hinTS with an aggregate Schnorr signature or a WRAPS
+    proof), which only native libraries can verify. It knows the id of the ledger that must have signed."""
+
+    def verify_tss(self, signed: SignedRoot) -> bool:
+        """Whether the signature is valid for `signed.root`. Called in the thread that ends the block, once for each
+        possible root hash until one is signed. After an exception the block fails with `FailureKind.UNKNOWN_ERROR`."""
+        ...
 
 
 class Verifier:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+from sqlalchemy import Integer, bindparam, literal_column, select
 
 from block_node.persist import schema as sql
 from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
@@ -25,18 +26,35 @@ from block_node.persist.mark import (
     headers_of,
     key_of,
 )
-from block_node.persist.mend import fits, write_again
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace
 from stream_service.stored import LOST_EXTRAS
+from stream_storage.checksum import checksum_full, seed_base
 from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.log_statements import page
+from stream_storage.schema import messages
+from stream_storage.statement import compiled, replacing
 
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000
 APPEND_PARTS = 8
 """The number of staged parts of a block that are in memory together while the block is copied."""
+
+
+_WRITE: Final = replacing(messages, "stream_id", "idx")
+_READ: Final = compiled(
+    page(messages.c.idx, messages.c.time_us, messages.c.checksum, messages.c.headers), *("stream_id", "index", "limit")
+)
+_TIME_BEFORE: Final = compiled(
+    select(messages.c.time_us)
+    .where(messages.c.stream_id == bindparam("stream_id"), messages.c.idx < bindparam("index"))
+    .order_by(messages.c.idx.desc())
+    .limit(bindparam("limit", type_=Integer))
+    .offset(literal_column("0")),
+    *("stream_id", "index", "limit"),
+)
 
 
 class StoredChain(msgspec.Struct, frozen=True):
@@ -199,12 +217,12 @@ class ChainLog:
         place = sql.find_sound_place(session, self.chain, block.number)
         # The block must be the one that is stored, and must fit into its messages.
         roots = (block.root, *block.other_roots)
-        if place is None or place.root not in roots or not fits(place, block.parts, block.items):
+        if place is None or place.root not in roots or not _fits(place, block.parts, block.items):
             return False
         other_roots = [root for root in roots if root != place.root]
         before = self.find(session, block.number - 1)
         root_before = b"" if before is None else before.root
-        write_again(session, self._stream_id(session), place, block.parts, other_roots, root_before, time_us)
+        _write_parts(session, self._stream_id(session), place, block.parts, other_roots, root_before, time_us)
         return True
 
     def _forget(self, session: Session, place: BlockPlace) -> None:
@@ -356,6 +374,44 @@ def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
 
 def _mark(place: BlockPlace, part: int) -> BlockMark:
     return BlockMark(place.number, part, place.parts, place.items, place.size_bytes, place.root)
+
+
+def _fits(place: BlockPlace, parts: Sequence[bytes], items: int) -> bool:
+    """Whether a block can be written into this place: it has the same size, parts and number of items."""
+    return (place.parts, place.size_bytes, place.items) == (len(parts), sum(map(len, parts)), items)
+
+
+def _write_parts(
+    session: Session,
+    stream_id: int,
+    place: BlockPlace,
+    parts: Sequence[bytes],
+    other_roots: Sequence[bytes],
+    root_before: bytes,
+    time_us: int,
+) -> None:
+    """Writes a block whose bytes are damaged or gone into the messages of its own place, so that a reader of the stream
+    finds every message at its index. time_us: the time of the messages, if no message precedes them."""
+    first, number = place.first_index, place.number
+    rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
+    found = {row[0]: row[1:] for row in rows}
+    before = session.execute(_TIME_BEFORE, (stream_id, first, 1)).fetchone()
+    # A message must not be newer than later messages, because messages are searched by time.
+    time_us = time_us if before is None else before[0]
+    written = []
+    for part, data in enumerate(parts):
+        index, key = first + part, key_of(number)
+        # If the checksum fits the right data, the time and the headers are those that were stored.
+        message_time_us, checksum, headers = found.get(index, (None, None, None))
+        is_sound = checksum is not None and checksum == checksum_full(
+            seed_base(stream_id, message_time_us), index, data, key, headers
+        )
+        if not is_sound:
+            mark = BlockMark(number, part, place.parts, place.items, place.size_bytes, place.root)
+            message_time_us, headers = time_us, headers_of(mark, other_roots, root_before if part == 0 else b"")
+            checksum = checksum_full(seed_base(stream_id, time_us), index, data, key, headers)
+        written.append((stream_id, index, message_time_us, checksum, key, headers, data))
+    session.execute_many(_WRITE, written)
 
 
 def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -12,12 +12,11 @@ import msgspec
 
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
-from block_node.backfill.state import BackfillState
-from block_node.backfill.statistics import BackfillStatistics
+from block_node.backfill.state import BackfillState, BackfillStatistics
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
-from block_node.blocks.tss import TssVerifier
+from block_node.blocks.verifier import TssVerifier
 from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics

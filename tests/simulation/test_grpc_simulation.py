@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from block_node.events import PersistedNotification, VerificationNotification
-from block_node.grpc.calls.publish import PublishCall
-from block_node.grpc.calls.publishers import BehindTold
+from block_node.grpc.calls.publish import BehindTold, PublishCall
 from block_node.grpc.http2.connection import ServerConnection
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.persist.plugin import Persistence

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Table
 
 import block_manager.commit_store  # noqa: F401 -- tables register themselves
-from block_node.backfill.targets import load_target, save_target
+from block_node.backfill.state import load_target, save_target
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.schema import mark_damaged
 from index_service.accesses import Access, IndexRequests

@@ -12,8 +12,7 @@ from block_node.blocks.errors import Level
 from block_node.blocks.items import Item, item_prefix, split_block
 from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import VerifierSettings
-from block_node.blocks.tss import SignedRoot
-from block_node.blocks.verifier import Verifier
+from block_node.blocks.verifier import SignedRoot, Verifier
 
 ALL_BUT_TSS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF | Level.STATE_PROOF
 

@@ -12,8 +12,7 @@ from block_node.events import NodeFailure, NodeStopping, Notification, Persisted
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall
 from block_node.grpc.calls.access import AccessCall
-from block_node.grpc.calls.publish import PublishCall, refuse_not_ready
-from block_node.grpc.calls.publishers import DoorPublishers
+from block_node.grpc.calls.publish import DoorPublishers, PublishCall, refuse_not_ready
 from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.grpc.calls.status import write_detail, write_status
 from block_node.grpc.calls.subscribe import SubscribeCall

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from block_node.backfill.health_machine import SourceStatistics
 from block_node.backfill.metrics import MORE, SPECIFIED
-from block_node.backfill.statistics import BackfillStatistics
+from block_node.backfill.state import BackfillStatistics
 from block_node.grpc.calls.statistics import COUNTED, GrpcCallStatistics
 from stream_node.doors.metrics.family import Kind, Metric, Part, Values
 from stream_node.node.block_services import BlockServicesStatistics

@@ -16,8 +16,7 @@ from block_node.blocks.items import Item, ItemKind, make_item, split_block
 from block_node.blocks.proofs import ProofKind
 from block_node.blocks.protobuf import bytes_field, number_field
 from block_node.blocks.settings import VerifierSettings
-from block_node.blocks.tss import SignedRoot
-from block_node.blocks.verifier import Verifier
+from block_node.blocks.verifier import SignedRoot, Verifier
 from tests.support.blocks import ALL_BUT_TSS, own_verifier, signing_keys
 from tests.support.examples import examples
 

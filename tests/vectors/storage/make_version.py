@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from block_node.backfill.targets import save_target
+from block_node.backfill.state import save_target
 from block_node.blocks.files import read_items
 from stream_client import Retention, blocking
 from stream_client.blocking.positions import SavedIndexes

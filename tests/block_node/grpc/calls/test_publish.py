@@ -16,7 +16,7 @@ from block_node.blocks.generator import BlockShape
 from block_node.blocks.items import item_prefix
 from block_node.blocks.protobuf import bytes_field
 from block_node.events import NewestBlockKnownToNetwork
-from block_node.grpc.calls.publishers import PARTIES_MAX, BehindTold
+from block_node.grpc.calls.publish import PARTIES_MAX, BehindTold
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.limits import GrpcLimits
