@@ -50,8 +50,8 @@ class SignedRoot(msgspec.Struct, frozen=True):
 
 
 class TssVerifier(Protocol):
-    """The interface of an external verifier of threshold signatures (hinTS with an aggregate Schnorr signature or a WRAPS
-    proof), which only native libraries can verify. It knows the id of the ledger that must have signed."""
+    """The interface of an external verifier of threshold signatures (hinTS with an aggregate Schnorr signature or a
+    WRAPS proof), which only native libraries can verify. It knows the id of the ledger that must have signed."""
 
     def verify_tss(self, signed: SignedRoot) -> bool:
         """Whether the signature is valid for `signed.root`. Called in the thread that ends the block, once for each

@@ -333,7 +333,7 @@ class GrpcConnection:
         self._wake.set()
         self._clock_scope.deadline = self._machine.next_tick_s()
 
-    # The wire of a call (`CallWire`).
+    # Called by `GrpcCall`.
 
     def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool:
         served = self._served.get(stream_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -11,6 +11,9 @@ from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.message_reader import prefix_of_message
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
+
+if TYPE_CHECKING:
+    from block_node.grpc.http2.connection import GrpcConnection
 
 COMPRESSED_BYTES_MIN: Final = 1024
 """Smaller messages are sent as they are."""
@@ -49,22 +52,6 @@ class CallHandler(Protocol):
         return
 
 
-class CallWire(Protocol):
-    """The connection of a call, as `GrpcCall` uses it."""
-
-    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool: ...
-
-    def finish(self, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool) -> None: ...
-
-    def resume(self, stream_id: int) -> None: ...
-
-    def widen(self, stream_id: int, window_bytes: int) -> None: ...
-
-    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None: ...
-
-    def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None: ...
-
-
 class GrpcCall:
     """One call, as its handler answers it. peer: the other side, as the door describes it.
 
@@ -72,9 +59,9 @@ class GrpcCall:
     of a message while the unfinished messages of all calls take too much memory.
     """
 
-    def __init__(self, wire: CallWire, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
+    def __init__(self, connection: GrpcConnection, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
         """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
-        self._wire = wire
+        self._connection = connection
         self._machine = machine
         self._stream_id = machine.stream_id
         self.request = request = machine.request
@@ -89,36 +76,36 @@ class GrpcCall:
         if self.encoding != IDENTITY and size_bytes >= COMPRESSED_BYTES_MIN:
             packed = compress(b"".join(pieces), self.encoding)
             if len(packed) < size_bytes:
-                return self._wire.send(self._stream_id, [prefix_of_message(len(packed), compressed=True), packed])
+                return self._connection.send(self._stream_id, [prefix_of_message(len(packed), compressed=True), packed])
         return self.begin_message(size_bytes, *pieces)
 
     def begin_message(self, size_bytes: int, *pieces: bytes | memoryview) -> bool:
         """Begins a message of `size_bytes` bytes, which is not compressed, with its first bytes. Returns as `send`."""
-        return self._wire.send(self._stream_id, [prefix_of_message(size_bytes), *pieces])
+        return self._connection.send(self._stream_id, [prefix_of_message(size_bytes), *pieces])
 
     def send_part(self, *pieces: bytes | memoryview) -> bool:
         """Sends the next bytes of the message that was begun. Returns as `send`."""
-        return self._wire.send(self._stream_id, list(pieces))
+        return self._connection.send(self._stream_id, list(pieces))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         """Ends the call after all messages that were sent. Safe to repeat."""
-        self._wire.finish(self._stream_id, status, text, at_once=False)
+        self._connection.finish(self._stream_id, status, text, at_once=False)
 
     def abort(self, status: GrpcStatus, text: str) -> None:
         """Ends the call now, and drops the messages that wait for their peer. Safe to repeat."""
-        self._wire.finish(self._stream_id, status, text, at_once=True)
+        self._connection.finish(self._stream_id, status, text, at_once=True)
 
     def cancel(self, status: GrpcStatus, text: str) -> None:
         """Ends the call now for a reason that its handler does not know, and tells the handler. Safe to repeat."""
-        self._wire.cancel(self._stream_id, status, text)
+        self._connection.cancel(self._stream_id, status, text)
 
     def resume(self) -> None:
         """Lets the handler take the waiting messages soon."""
-        self._wire.resume(self._stream_id)
+        self._connection.resume(self._stream_id)
 
     def widen(self, window_bytes: int) -> None:
         """Gives the call a larger window: the bytes that the peer may send before they are taken."""
-        self._wire.widen(self._stream_id, window_bytes)
+        self._connection.widen(self._stream_id, window_bytes)
 
     def window_closed_s(self, now_s: float) -> float:
         """Returns the longest time for which the peer could send nothing, because the call's window stood at 0."""
@@ -127,7 +114,7 @@ class GrpcCall:
     def replace(self, make: Callable[[], CallHandler]) -> None:
         """Lets another handler take all further messages soon. make: makes that handler; not called if the call is
         over. Any error that `make` raises, such as CallRefused, ends the call."""
-        self._wire.replace(self._stream_id, make)
+        self._connection.replace(self._stream_id, make)
 
 
 class Route(NamedTuple):
