@@ -24,7 +24,7 @@ ITEM_OVERHEAD_BYTES = 64
 
 
 class BlockOrigin(enum.Enum):
-    """Where a block came from. BACKFILL: another node, because it was missing here. HISTORY: it was already on disk."""
+    """BACKFILL: from another node, because the block was missing here. HISTORY: it was already on disk."""
 
     PUBLISHER = "publisher"
     BACKFILL = "backfill"
@@ -40,8 +40,8 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
-    """Items of the current block have arrived. The first item of a block is its header, which is never split. Larger
-    items come in pieces in several events, so that no plugin needs a whole one in memory."""
+    """Items of the current block have arrived. The first is its header, which is never split. Large items come in
+    pieces in several events."""
 
     block_number: int
     attempt: int
@@ -58,7 +58,7 @@ class BlockEnded(msgspec.Struct, frozen=True):
 
 
 class BlockDropped(msgspec.Struct, frozen=True):
-    """The rest of the block will not arrive. Plugins discard the items received so far. `reason` is for the log."""
+    """The rest of the block will not arrive: plugins discard its items. reason: for the log."""
 
     block_number: int
     attempt: int
@@ -73,12 +73,11 @@ class VerificationNotification(msgspec.Struct, frozen=True):
 
     attempt: the attempt in which the block was received. 0 for a block that came whole (`BackfilledBlockNotification`).
     root: empty if unknown. other_roots: the other possible root hashes; the next block shows which one is right.
-    failure: the reason, as a `FailureKind` value, and in words for the log in `reason`.
-    informational: nobody caused the failure, for example because the block was already verified from another source.
-    verifier_state: the state of the chain after this block, to be stored with it. Empty if the block does not continue
-    it.
-    previous_root: after a success, the root hash of the preceding block, as the footer of this block names it.
-    corrected_root: the right root hash of the preceding block, if it was accepted with a wrong one. Otherwise empty.
+    failure: a `FailureKind` value; reason: the same in words.
+    informational: nobody is to blame, for example because the block was already verified from another source.
+    verifier_state: the chain after this block, to be stored with it. Empty if the block does not continue the chain.
+    previous_root: the root hash of the preceding block, by the footer of this one.
+    corrected_root: the same, if the preceding block was accepted with a wrong one. Otherwise empty.
     """
 
     block_number: int
@@ -96,12 +95,9 @@ class VerificationNotification(msgspec.Struct, frozen=True):
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):
-    """A verified block was synced to disk, or could not be stored.
-
-    Blocks are stored in the order in which they were verified. After a failure, no higher block is stored until the
-    failed one was verified and stored again, so that no gap remains. Storing the same block again succeeds.
-    A block that turns out to be on disk after a crash or a commit in doubt is reported once more, as HISTORY.
-    """
+    """A verified block was synced to disk, or could not be stored. Blocks are stored in the order in which they were
+    verified, and none above a failed one, so that no gap remains. A block that turns out to be on disk after a crash or
+    a commit in doubt is reported once more, as HISTORY."""
 
     block_number: int
     succeeded: bool
@@ -112,7 +108,7 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
     """A whole block must be verified: from another node, or sent again by a publisher (`publish.mending`). roots: the
-    block must have one of these, by the footer of the next block or the end of the chain; empty if unknown."""
+    block must have one of these; empty if unknown."""
 
     block_number: int
     items: list[bytes]
@@ -122,19 +118,19 @@ class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
-    """A publisher offers a block, but the node lacks earlier blocks. The node must fetch the missing ones up to it."""
+    """A publisher offers a block, but the node lacks earlier ones, and must fetch them up to it."""
 
     block_number: int
 
 
 class BlockDamaged(msgspec.Struct, frozen=True):
-    """The bytes of a stored block were found damaged or gone. The block is missing now."""
+    """The bytes of a stored block were found damaged or gone: it is missing now."""
 
     block_number: int
 
 
 class CatchUpStalled(msgspec.Struct, frozen=True):
-    """The node makes no progress towards the block that publishers offer, after `contacts` offers."""
+    """The node makes no progress towards the block that publishers offer."""
 
     target_block: int
     last_block: int | None
@@ -142,16 +138,16 @@ class CatchUpStalled(msgspec.Struct, frozen=True):
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """A publisher connected or disconnected. active: the publishers that are connected now."""
+    """A publisher connected or disconnected. active: how many are connected now."""
 
     active: int
 
 
 class NodeFailure(msgspec.Struct, frozen=True):
-    """The node must abandon the blocks in progress: blocks that are not on disk are discarded, and all streams end.
+    """The node must abandon the blocks that are not on disk, and all streams end.
 
-    Each plugin discards its parts of unfinished blocks and waits for new ones. It ignores later verification results of
-    the discarded blocks. But a block whose commit had begun can still be stored: its `PersistedNotification` counts.
+    Each plugin discards its parts of unfinished blocks, and ignores later verification results of them. But a block
+    whose commit had begun can still be stored: its `PersistedNotification` counts.
     """
 
     reason: str
@@ -160,7 +156,7 @@ class NodeFailure(msgspec.Struct, frozen=True):
 
 
 class NodeStopping(msgspec.Struct, frozen=True):
-    """The node is about to stop, and all streams end. Submitted blocks are still stored. No new block begins."""
+    """The node is about to stop, and all streams end. Submitted blocks are still stored."""
 
     reason: str
 

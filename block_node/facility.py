@@ -1,11 +1,9 @@
 """The messaging facility: delivers every event to every plugin, in the same order, through a bounded queue for each.
 
-Gating plugins (verification, persistence, publishing) must not lose events. While the queue of one is full, every
-source of items, such as a publisher, waits. Any other plugin is detached and notified if its queue grows too long.
-
-Notifications are accepted even if a queue is full: otherwise a plugin could wait for space in a queue that only the
-plugin itself can empty. Their number is bounded, because each one results from items that were accepted. All code runs
-in the trio thread.
+Gating plugins (verification, persistence, publishing) must not lose events: while the queue of one is full, every
+source of items waits. Any other plugin is detached and notified if its queue grows too long. Notifications are accepted
+even if a queue is full: otherwise a plugin could wait for space that only it can make. Each results from accepted
+items, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -33,13 +31,12 @@ logger = structlog.get_logger(__name__)
 class Plugin(Worker):
     """A worker that receives events. A subclass overrides the handlers that it needs. A handler must not block.
 
-    A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`;
-    meanwhile its queue fills. An event that a handler publishes through `self.facility.publish` is delivered after the
-    current one, to all plugins including this one.
+    A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. An event
+    that a handler publishes is delivered after the current one, to all plugins including this one.
 
-    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
-    plugin is gating, the crash also publishes `NodeFailure`, which ends all streams. The new plugin ignores the rest of
-    a block whose beginning it did not receive. When it starts, it must find out the results of events that it missed.
+    If a handler raises, the worker crashes, and is started again with an empty queue. If it is gating, the crash also
+    publishes `NodeFailure`. A plugin ignores the rest of a block whose beginning it did not receive. When it starts, it
+    must find out the results of events that it missed.
     """
 
     name: ClassVar[str] = "plugin"
@@ -64,7 +61,7 @@ class Plugin(Worker):
         """Handles the next notification."""
 
     def handle_lag(self) -> None:
-        """Called after this plugin, which is not gating, was detached because its queue grew too long."""
+        """Called after this plugin was detached because its queue grew too long."""
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
@@ -174,13 +171,12 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Whether sources of items must wait. The functions passed to `when_room` are called when the wait ends."""
+        """Whether sources of items must wait, until the functions passed to `when_room` are called."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
     def full_at(self) -> int | None:
-        """The number of events that the full plugins have taken. While it stays the same, they make no progress. None
-        if the facility is not full."""
+        """How many events the full plugins have taken: while it stays the same, they hang. None if none is full."""
         return sum(inlet.delivered for inlet in self._inlets if inlet.full) if self.full else None
 
     @property
@@ -202,7 +198,7 @@ class Facility:
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes the queue of a detached plugin. The node cannot continue if the plugin is gating."""
+        """Removes the queue of a plugin. The node cannot continue without a gating one."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)

@@ -3,8 +3,7 @@
     Block = (0x0A length item)*
 
 A larger item is split into pieces, so that no reader needs the whole item in memory. The items are not verified.
-`block_node.blocks.files.ItemCutter` splits a block into single items, and needs five times the processor time. Batches
-are for subscribers that catch up, which receive hundreds of thousands of items per second.
+Subscribers that catch up receive hundreds of thousands of items per second this way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The answers of a node that gets the opening of a session and does not serve the chain any more.
-
-In a cluster, the chain moves between nodes. An opening that comes after the chain has moved is refused. The publisher
-or subscriber then opens another session, and its own node knows by then which node serves the chain.
-"""
+"""The answers of a node that no longer serves the chain of its cluster to the openings of sessions. The publisher or
+subscriber then opens another session, and its own node knows by then which node serves the chain."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ _PUBLISHER_ENDS: Final = StreamEnded(PublishStatus.SUCCESS, None, None, MOVED)
 
 
 def refuse_subscriber(message: Message) -> bytes:
-    """Returns the payload that refuses a subscription. Raises ProtocolError if the message opens none."""
     request, _ = opening_of(SUBSCRIBE.decode_request(message.payload))
     return SUBSCRIBE.encode_response(SubscriptionEnded(request.request_id, 0, SubscribeStatus.ERROR, MOVED))
 

@@ -49,11 +49,8 @@ logger = structlog.get_logger(__name__)
 
 
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a block node. None means no limit, or the defaults.
-
-    first_block: the first block of the chain if the node is empty. A publisher can begin with a lower block.
-    chain: the name of the chain, from which the name of the stream that stores the blocks is derived.
-    """
+    """None means no limit, or the defaults. first_block: the first block of an empty node; a publisher can begin with a
+    lower one. chain: its name, from which the name of the stream with the blocks is derived."""
 
     first_block: int = 0
     chain: str = "blocks"
@@ -84,8 +81,7 @@ class EarlyPublishers(Worker):
 
 
 class BlockNode:
-    """A block node with all its parts. The service for publishers, `publishing`, is None until the store has determined
-    which blocks are stored; `when_ready` calls a function then."""
+    """A block node with all its parts. publishing: None until the store has determined which blocks are stored."""
 
     def __init__(
         self,
@@ -99,8 +95,8 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """Creates the parts of the node. `on_stream_changed` is called when the record of the stream with the blocks
-        has changed. Raises SettingsError if the settings of the verifier contradict each other."""
+        """on_stream_changed: called when the record of the stream with the blocks has changed. Raises SettingsError if
+        the settings of the verifier contradict each other."""
         self._node = node
         self._settings = settings
         self._new_id = new_id
@@ -122,7 +118,7 @@ class BlockNode:
         self._early = EarlyPublishers(settings.chain)
 
     def start(self) -> None:
-        """Starts the node. Publishers are served as soon as the store has determined which blocks are stored."""
+        """Publishers are served as soon as the store has determined which blocks are stored."""
         self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
@@ -133,7 +129,7 @@ class BlockNode:
 
     def close(self) -> list[Message]:
         """Ends serving the chain, because another node serves it from now on. Call `stop` before. Submitted blocks are
-        still stored. Returns the messages of publishers that were not served, in order."""
+        still stored. Returns the messages of publishers that were not served."""
         self.store.close()
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
@@ -180,9 +176,9 @@ class BlockNode:
             return None
 
     def _opened(self) -> None:
-        """Continues the start after the store has determined which blocks are stored. The stored state of the chain can
-        lack the possible root hashes of the newest block, and the all-blocks tree. They are computed from the stored
-        blocks; the tree only if every block from 0 on is stored. Then publishers are served."""
+        """Continues the start. The stored state of the chain can lack the possible root hashes of the newest block, and
+        the all-blocks tree. They are computed from the stored blocks; the tree only if every block from 0 on is
+        stored."""
         if self.store.is_closed:
             return
         newest, indexed = self.store.newest, self.store.available.copy()
@@ -214,8 +210,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible root hashes of the newest block, to complete the stored state `before`. Then publishers
-        are served."""
+        """Completes the stored state `before` by the possible root hashes of the newest block. Then publishers are
+        served."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 
@@ -228,8 +224,7 @@ class BlockNode:
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
     def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...] | None], None]) -> None:
-        """Passes the root hashes that the stored block `number` may have to `on_found`; the newest block can have
-        several. Passes None if they cannot be read."""
+        """Passes on the root hashes that the stored block `number` may have, or None if they cannot be read."""
         chain = self.verifier.chain
         opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
 
@@ -247,7 +242,7 @@ class BlockNode:
             self.store.find(number, found)
 
     def _last_block(self) -> int | None:
-        """Returns the highest block that was stored, also if its bytes are damaged now: the chain goes on after it."""
+        """Returns the highest block that was stored, also if its bytes are damaged now."""
         last, newest = self.store.ever_stored.last, self.store.newest
         return last if newest is None else max(newest.number, -1 if last is None else last)
 

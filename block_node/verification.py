@@ -1,9 +1,8 @@
 """The plugin that verifies blocks while their items arrive, and publishes the results. The checks are in `blocks`.
 
-Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
-verified as a whole: if it is the next block of the chain, like a block from a publisher; else on its own, and it must
-have the root hash that the next block names. If a block of the chain could not be stored, or if the node or this plugin
-failed, the chain is reset to the last block on disk.
+Blocks from publishers continue the chain. A block from a backfill is verified as a whole: if it is the next one, like a
+block from a publisher; else on its own, and it must have the root hash that the next block names. If a block of the
+chain could not be stored, or the node or this plugin failed, the chain is reset to the last block on disk.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verifies the blocks of publishers while their items arrive, and in between whole blocks from a backfill.
-
-    Invariant: `_unstored` has the root hash of each block by which the chain has grown since its last reset, until a
-    block with this number and root hash is stored.
-    """
+    """Invariant: `_unstored` has the root hash of each block by which the chain has grown since its last reset, until a
+    block with this number and root hash is stored."""
 
     name: ClassVar[str] = "verification"
 
@@ -176,7 +172,7 @@ class Verification(Plugin):
 
 
 def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
-    """Keeps only the root hashes that the chain allows (`roots`). Raises VerificationFailed if none is left."""
+    """Keeps only the root hashes that the chain allows. Raises VerificationFailed if none is left."""
     if not roots:
         return result
     fitting = tuple(each for each in result.roots if each.root in roots)

@@ -1,7 +1,7 @@
 """The state machine of the blocks that publishers send, from the decision about a header until the block is durable.
 
-`TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change. The machine
-sends nothing: `block_node.publish.publish_machine` reports the changes and carries out the consequences.
+`TRANSITIONS` lists the stages of a block, the changes between them and their consequences, which `publish_machine`
+carries out.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PublishView(msgspec.Struct, frozen=True):
     """The facts that decide the answer to a header.
 
     - last_block: the highest block up to which all blocks are verified and durable.
-    - next_durable: the lowest block that is not durable: after `last_block`, or the first block of an empty node.
+    - next_durable: the lowest block that is not durable.
     - taken: the blocks above `last_block` that are durable, in flight, or backfilled and being stored.
-    - crowded: whether the blocks in flight have reached a limit, so that only the lowest missing block is accepted.
+    - crowded: whether only the lowest missing block is accepted, because a limit is reached.
     """
 
     last_block: int | None
@@ -87,13 +87,10 @@ def decide(block_number: int, view: PublishView) -> HeaderDecision:
 class Stage(enum.Enum):
     """The stage of a block.
 
-    - MISSING: no publisher sends the block.
     - RECEIVING: the items of the block are arriving.
-    - COMPLETE: all items have arrived. The plugins do not have all items yet: earlier blocks come first, or the plugins
-      have no room.
-    - VERIFYING: the plugins have all items.
-    - VERIFIED: the block has passed verification and is being stored.
-    - OVER: the block is stored or was backfilled. Publishers have nothing more to do with the block.
+    - COMPLETE: all items have arrived, and wait for earlier blocks or for room in the plugins.
+    - VERIFYING: the plugins have all items. VERIFIED: the block has passed verification and is being stored.
+    - OVER: the block is stored or was backfilled. Publishers have nothing more to do with it.
     """
 
     MISSING = "missing"
@@ -124,14 +121,9 @@ class BlockChange(enum.Enum):
 
 
 class Then(enum.Enum):
-    """What the node must do after the state of a block has changed.
-
-    - DROP: the plugins forget all items of the block.
-    - ORPHAN: the block loses its publisher.
-    - DISCARD: the node ignores all items of the block that its publisher still sends.
-    - SKIP: the node asks the publisher to continue with the next block.
-    - END_STREAM: the node ends the publisher's stream.
-    """
+    """A consequence of a change: the plugins forget the items (DROP); the block loses its publisher (ORPHAN); the items
+    that the publisher still sends are ignored (DISCARD); the publisher is asked to continue with the next block (SKIP);
+    its stream ends (END_STREAM)."""
 
     DROP = "drop"
     ORPHAN = "orphan"
@@ -190,7 +182,7 @@ TRANSITIONS: dict[tuple[Stage, BlockChange], BlockStep] = {
 
 
 class ReceivedItems(NamedTuple):
-    """The items of one message from a publisher. `held_bytes` is their memory in the queue, including the overhead."""
+    """The items of one message from a publisher. held_bytes: their memory in the queue, including the overhead."""
 
     items: list[bytes]
     piece: Piece
@@ -199,13 +191,13 @@ class ReceivedItems(NamedTuple):
 
 
 class BlockInFlight(msgspec.Struct, eq=False):
-    """A block in flight: the node has accepted its header, and the block is not durable yet.
+    """A block whose header was accepted and which is not durable yet.
 
-    - publisher: None if the publisher has disconnected after all items arrived.
+    - publisher: None if it has disconnected after all items arrived.
     - queue: received items that the plugins do not have yet.
-    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 before the first.
+    - attempt: identifies the forwarded items (`BlockBegun.attempt`). 0 before the first.
     - deadline_s: when the present stage must have ended; unused in COMPLETE. earned_s: seconds that items have added.
-    - root: the root hash of a verified block. Empty before the verification.
+    - root: the root hash of a verified block.
 
     Invariant: `queued_bytes` is the sum of `held_bytes` over `queue`.
     """
@@ -222,15 +214,14 @@ class BlockInFlight(msgspec.Struct, eq=False):
 
 
 class Blocks:
-    """All blocks in flight on one node, and the numbers that separate durable, verified and unverified blocks.
+    """All blocks in flight on one node.
 
-    next_to_verify: the block whose items go to the plugins. All blocks with lower numbers are verified.
-    queued_bytes: the memory that all received items take until they are forwarded to the plugins.
+    next_to_verify: the block whose items go to the plugins. All lower blocks are verified.
+    queued_bytes: the memory of all received items that were not forwarded to the plugins.
 
-    Invariant (`check`): a block in flight is listed under its own number, and is not durable. A block in flight is
-    VERIFIED exactly if its number is below `next_to_verify`. The plugins have no items of a block with a number above
-    `next_to_verify`. All blocks below `next_durable` are verified. Every block that was begun is in flight or counted
-    as over.
+    Invariant (`check`): a block in flight is listed under its own number, and is not durable. It is VERIFIED exactly if
+    its number is below `next_to_verify`. The plugins have no items of a higher block. All blocks below `next_durable`
+    are verified. Every block that was begun is in flight or counted as over.
     """
 
     def __init__(self, limits: PublishLimits, watermark: Watermark) -> None:
@@ -258,7 +249,7 @@ class Blocks:
         return self._blocks[number]
 
     def all(self) -> list[BlockInFlight]:
-        """Returns the blocks in flight in a new list, ordered by number, so that the caller may remove blocks."""
+        """Returns the blocks in a new list, ordered by number, so that the caller may remove blocks."""
         return [self._blocks[number] for number in sorted(self._blocks)]
 
     @property
@@ -356,8 +347,7 @@ class Blocks:
         return moved
 
     def rest(self) -> None:
-        """Forgets which block an earlier header made the first of the chain, so that the next header can choose again.
-        Does nothing while a block is in flight, and once a block of the chain is durable."""
+        """Forgets which block an earlier header made the first of the chain, unless a block is in flight or durable."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
@@ -370,14 +360,13 @@ class Blocks:
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the lowest unverified block, if something of it can be forwarded. Higher blocks wait for its
-        result."""
+        """Returns the lowest unverified block, if something of it can be forwarded."""
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Takes the next event for the plugins out of the block: `BlockBegun`, an `ItemsReceived` for each message,
-        then `BlockEnded`. The caller must publish the event at once."""
+        """Takes the next event for the plugins out of the block: `BlockBegun`, `ItemsReceived` for each message,
+        `BlockEnded`. The caller must publish it at once."""
         # The plugins know the items by the attempt, so results about dropped items can be recognized.
         if not block.attempt:
             self._attempts += 1

@@ -1,6 +1,5 @@
-"""Watches the progress of the node. CatchUp records the newest block that publishers have offered while the node lacked
-earlier ones, and whether the node approaches it: specs/block_publish.md, "Base Protocol". It fetches nothing; backfill
-does. PluginWatch notices plugins that accept nothing, or do not store backfilled blocks. No I/O."""
+"""Watches the progress of the node: CatchUp, toward blocks that publishers offer (specs/block_publish.md, "Base
+Protocol"), and PluginWatch, of the plugins. No I/O."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class CatchUp:
 
 class PluginWatch:
     """Notices a plugin that hangs: for `patience_s` seconds, a full plugin takes no event, or a backfilled block is not
-    stored. The blocks of publishers have deadlines of their own."""
+    stored."""
 
     def __init__(self, patience_s: float, now_s: float) -> None:
         self._patience_s = patience_s
@@ -60,11 +59,8 @@ class PluginWatch:
         self._awaited_block: int | None = None
 
     def check(self, now_s: float, *, full_at: int | None, awaited_block: int | None) -> NodeFailure | None:
-        """Returns a failure of the node, or None.
-
-        full_at: how many events the full plugins have taken; None if no plugin is full (`Facility.full_at`).
-        awaited_block: the verified, backfilled block to be stored next.
-        """
+        """Returns a failure of the node, or None. full_at: see `Facility.full_at`. awaited_block: the verified,
+        backfilled block to be stored next."""
         # Plugins with much to do can be full, and have a block to store, at every single check. They hang only if they
         # are still at the same event, or at the same block.
         if full_at is None or full_at != self._full_at:

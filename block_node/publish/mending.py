@@ -1,8 +1,7 @@
 """Takes a block again from its publisher if the stored bytes are damaged or gone, to be verified and stored again.
 
-The node has acknowledged this block, so its publisher offers a duplicate. The answer DuplicateBlock
-(specs/block_publish.md, "Base Protocol") comes only when the block is stored again, so that the publisher sends the
-block. Only one block at a time is taken again, as a whole in memory. All others are duplicates like any duplicate.
+Its publisher offers a duplicate, as the block was acknowledged. The answer DuplicateBlock comes only when the block is
+stored again, so that the publisher sends it. One block at a time is taken again, as a whole in memory.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Mending:
             self._joiner.add(items, piece)
 
     def finish(self, session: PublisherSession) -> None:
-        """Passes the block on to be verified, when the session has sent all of it."""
+        """Passes the block on to be verified. A second end of the same block is ignored."""
         # A second end of the same block is ignored.
         if session is not self._session or not self._joiner.items:
             return
@@ -95,7 +94,7 @@ class Mending:
         self._find_roots(number, verify)
 
     def leave(self, session: PublisherSession) -> None:
-        """Forgets the block of a session that ends or sends another block. A block being stored is still stored."""
+        """Forgets the block of a session that ends or sends another block; a block being stored is still stored."""
         if session is self._session:
             self._end()
 

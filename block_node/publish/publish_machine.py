@@ -87,17 +87,14 @@ def status_of(failure: str | None) -> PublishStatus:
 
 class PublishMachine:
     """The state of publishing on one node. A new machine continues after `last_block`, the highest stored block; if
-    that is None, it begins at `first_block`.
-
-    An acknowledgement names the watermark, the highest block up to which all blocks are verified and durable. Every
-    publisher receives every acknowledgement.
+    that is None, it begins at `first_block`. Every publisher receives every acknowledgement, which names the watermark.
 
     - effects: the actions to be carried out, oldest first.
     - forward_due, admit_due: the caller must forward items to the plugins, or check which paused publishers may be read
       again. It clears these flags.
 
-    Invariant (`check`): the invariant of `blocks` holds. A session receives a block exactly if the block is RECEIVING
-    and belongs to that session's publisher. A block in any other stage belongs to a connected publisher, or to none.
+    Invariant (`check`): a session receives a block exactly if the block is RECEIVING and belongs to its publisher. A
+    block in any other stage belongs to a connected publisher, or to none.
     """
 
     def __init__(self, limits: PublishLimits, *, last_block: int | None, first_block: int, now_s: float) -> None:
@@ -128,7 +125,7 @@ class PublishMachine:
         return sum(each.behind is None for each in self._publishers.values())
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to continue reading from this publisher. `has_room` is called only if the answer depends on it."""
+        """Whether to continue reading from this publisher. has_room: called only if the answer depends on it."""
         # Below the limits, the node reads from every publisher.
         if not self.blocks.is_crowded:
             return True
@@ -252,8 +249,8 @@ class PublishMachine:
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """Handles the end of a block, and returns the action of the session: NOTE and COMPLETE_AND_NOTE are to be
-        logged. Raises InvalidPublishRequest if the last piece of an item has not arrived."""
+        """Handles the end of a block. Returns the action of the session, of which NOTE and COMPLETE_AND_NOTE are to be
+        logged. Raises InvalidPublishRequest if the last piece of an item is missing."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
@@ -320,7 +317,7 @@ class PublishMachine:
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """Ends every stream because the node stops. Publishers send the unacknowledged blocks elsewhere or later."""
+        """Ends every stream. Publishers send the unacknowledged blocks elsewhere or later."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
     # Events of the clock.
@@ -385,8 +382,8 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages, and its consequences.
-        status: the status with which the stream ends, if the change ends it."""
+        """Makes one step of the table of block stages, with its consequences. status: that of the stream, if it
+        ends."""
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
@@ -413,7 +410,7 @@ class PublishMachine:
 
     def _ask_for_missing(self, now_s: float) -> None:
         """Requests the lowest missing block from publishers that would next send a higher block, and every `resend_s`
-        seconds from silent ones that offered this block or a higher one. They send the following blocks too."""
+        seconds from silent ones that offered it or a higher one."""
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
             if publisher.is_to_be_asked(wanted, now_s - resend_s):
@@ -425,8 +422,8 @@ class PublishMachine:
         self._resends += 1
 
     def _make_room(self, now_s: float) -> None:
-        """Gives up incomplete blocks, the lowest first, if the blocks in flight have reached a limit and an earlier
-        block is missing. Otherwise the missing block could never arrive, because the node would accept no more data."""
+        """Gives up incomplete blocks, the lowest first, while a limit is reached and an earlier block is missing:
+        otherwise the missing block could never arrive."""
         if not self.blocks.is_crowded:
             return
         for block in self.blocks.all():
@@ -440,8 +437,7 @@ class PublishMachine:
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
 
     def _end_stalled(self, finished: int) -> None:
-        """Ends the streams of publishers whose incomplete blocks are far below `finished`, which is complete. A
-        publisher from which the node does not read cannot send, so it keeps its block."""
+        """Ends the streams of publishers whose incomplete blocks are far below the complete block `finished`."""
         for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
             if block.publisher is not None and not block.publisher.is_held:
                 self._change(

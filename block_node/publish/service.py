@@ -126,8 +126,8 @@ class PublishService(Plugin):
         return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, self.machine.last_block, None, reason))
 
     def admit(self, origin: Origin) -> int | StreamEnded:
-        """Returns the id of a new publisher of any protocol. Its session counts for its identity until
-        `Usage.give_back`. If no publisher, or none of this identity, may come now, returns the last answer instead."""
+        """Returns the id of a new publisher of any protocol, whose session counts for its identity until
+        `Usage.give_back`; or the last answer, if no publisher, or none of this identity, may come now."""
         missing, most, last_block = self.facility.missing, self.limits.sessions_max, self.machine.last_block
         status, reason = PublishStatus.ERROR, None
         if missing:
@@ -146,7 +146,7 @@ class PublishService(Plugin):
         return self._opened
 
     def _open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
-        """Opens a session. If the same message opened a session before, that session answers again. Returns the closing
+        """Opens a session. If the same message opened one before, that session answers again. Returns the closing
         answer if the publisher is not admitted now."""
         opening = (message.return_route, request)
         address = self._addresses.get(opening)
@@ -229,8 +229,8 @@ class PublishService(Plugin):
         return self.machine.statistics()
 
     def _announce_stored(self) -> None:
-        """Announces durable blocks that nobody has announced to the plugins: they became durable during a crash, or by
-        a commit in doubt. Otherwise publishing and verification would not go on with the same block."""
+        """Announces durable blocks that became durable during a crash, or by a commit in doubt: else publishing and
+        verification would not go on."""
         number = self.machine.blocks.next_durable
         while number in self.store.ever_stored:
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
@@ -239,9 +239,9 @@ class PublishService(Plugin):
     # The effects of the machine.
 
     def perform(self) -> None:
-        """Carries out all effects, forwards items to the plugins, and lets sessions read again. A plugin can answer an
-        effect at once with another change, which calls `perform` again. The inner call does nothing, and the outer call
-        carries out the new effects. So all effects happen in the order in which the machine listed them."""
+        """Carries out all effects, forwards items, and lets sessions read again. A plugin can answer an effect at once
+        with another change, which calls `perform` again; that inner call does nothing, so effects happen in their
+        order."""
         if self._performing:
             return
         machine = self.machine

@@ -1,9 +1,8 @@
 """The sessions of publishers: a session hands the requests of one publisher to the publish machine, and to the mending
 of blocks, and sends the answers.
 
-`session_machine` decides which message is permitted in which state, `publish_machine` decides the answers. To stop
-reading from a publisher over Ockam routes, its worker pauses its mailbox. The mailbox then fills, and its connection
-stops reading.
+To stop reading from a publisher over Ockam routes, its worker pauses its mailbox. The mailbox then fills, and its
+connection stops reading.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ logger = structlog.get_logger(__name__)
 
 class PublisherSession:
     """The session of one publisher of any protocol. A subclass reads the protocol, and writes the answers. The session
-    counts for an identity, by `usage`, until it is closed. peer: the name of the publisher in the log.
+    counts for an identity, by `usage`, until it is closed. peer: the publisher in the log.
 
     The caller calls `PublishService.perform` after `items`, `block_end` and `stream_end`.
     """
@@ -79,7 +78,7 @@ class PublisherSession:
         raise NotImplementedError
 
     def _closed(self, ended: StreamEnded | None) -> None:
-        """Sends the last answer, if there is one, and ends the connection with the publisher."""
+        """Sends the last answer, if any, and ends the connection with the publisher."""
         raise NotImplementedError
 
     # Requests.
@@ -162,8 +161,7 @@ class PublisherSession:
 
 
 class PublishSession(PublisherSession, Worker):
-    """The worker of one publisher's session. When the publisher or the node ends the stream, its address becomes free
-    again.
+    """The worker of one publisher's session.
 
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
@@ -287,8 +285,7 @@ class PublishSession(PublisherSession, Worker):
 
 
 def header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises InvalidPublishRequest if the header is in pieces, cannot be decoded
-    or has too high a number, ProtocolError if it is empty."""
+    """Returns the block number in a header. Raises InvalidPublishRequest, or ProtocolError if the header is empty."""
     if piece is not Piece.WHOLE:
         raise InvalidPublishRequest("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:

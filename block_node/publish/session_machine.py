@@ -1,8 +1,7 @@
 """The state machine of one publisher's session: which message is permitted in which state, and which action follows.
 
-`publish_machine` decides about blocks, and `session` reads the messages. The header of a block causes two steps: the
-first returns OFFER, so the caller asks the publish machine whether the publisher may send the block. The answer,
-ACCEPTED or REFUSED, is the input of the second step.
+The header of a block causes two steps: the first returns OFFER, and the publish machine's answer, ACCEPTED or REFUSED,
+is the input of the second.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from block_node.publish.statistics import PublisherStatistics
 
 
 class SessionState(enum.Enum):
-    """The state of a publisher's session.
+    """The state of a session.
 
-    - IDLE: the next message must be a header.
-    - RECEIVING: the items of a block are arriving.
-    - DISCARDING: items are ignored until the end of their block or the next header. The node refused this block or took
-      it away, and the publisher sent the items before it received that answer.
+    - IDLE: the next message must be a header. RECEIVING: the items of a block are arriving.
+    - DISCARDING: items are ignored until the end of their block or the next header, since the node does not want this
+      block.
     - ENDED: all messages are ignored.
     """
 
@@ -32,11 +30,8 @@ class SessionState(enum.Enum):
 
 
 class Input(enum.Enum):
-    """A message from the publisher, or a decision of the node.
-
-    HEADER_AGAIN: the header of the block that is already arriving. BLOCK_END_FOREIGN: the end of another block.
-    TAKEN_AWAY: the node does not want the rest of the arriving block. FAULT: the node ends the session.
-    """
+    """A message from the publisher, or a decision of the node. TAKEN_AWAY: the node does not want the rest of the
+    arriving block. FAULT: the node ends the session."""
 
     HEADER = "header"
     HEADER_AGAIN = "header again"
@@ -53,10 +48,9 @@ class Input(enum.Enum):
 class Action(enum.Enum):
     """The action that follows from an input.
 
-    - OFFER: ask for the verdict on a header.
-    - GIVE_BACK_AND_OFFER: give up the arriving block, then ask for the verdict on the new header.
+    - OFFER: ask for the verdict on a header. GIVE_BACK_AND_OFFER: give up the arriving block first.
     - BEGIN_ANEW: drop the items of the arriving block and begin the same block again.
-    - COMPLETE_AND_NOTE, NOTE: log an end that was not expected here; COMPLETE_AND_NOTE also completes the block.
+    - COMPLETE_AND_NOTE, NOTE: log an unexpected end; COMPLETE_AND_NOTE also completes the block.
     - CLOSE: end the session, and give up a block that is arriving.
     """
 
@@ -116,18 +110,15 @@ TRANSITIONS: dict[tuple[SessionState, Input], SessionStep] = {
 
 
 class InvalidPublishRequest(Exception):
-    """Raised for a message that the protocol does not permit in the present state. The stream then ends with the
-    status INVALID_REQUEST."""
+    """The error of a message that the protocol does not permit now. The stream ends with INVALID_REQUEST."""
 
 
 class MessageMissing(Exception):
-    """Raised if a message of the session was lost. The later messages are then useless."""
+    """The error of a session of which a message was lost."""
 
 
 class SessionMachine:
-    """The state machine of one publisher's session.
-
-    in_item: whether the first piece of an item has come, but not the last. next_sequence: that of the next message.
+    """in_item: whether the first piece of an item has come, but not the last. next_sequence: that of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
@@ -139,7 +130,7 @@ class SessionMachine:
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Makes one step of the transition table, and returns the action. `block_number` comes with ACCEPTED."""
+        """Makes one step of the transition table. block_number: comes with ACCEPTED."""
         # A pair that the table does not have is a mistake of this node, and raises KeyError.
         action, self.state = TRANSITIONS[self.state, happened]
         # The number and the pieces belong to the arriving block only.
@@ -194,13 +185,11 @@ class SessionMachine:
 class PublisherState:
     """The publish machine's knowledge of one publisher. The session writes `is_held` and `used_s`.
 
-    - peer: its protocol and its address, for operators.
-    - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.
-    - cursor: the block that the publisher should send next, by its messages and the node's answers. -1 at first.
-    - newest_offered: the highest block whose header the publisher sent. -1 at first.
-    - behind: the last block that the publisher offered, if that block was too high for the node; else None.
-    - is_held: whether the node has stopped reading from the publisher.
-    - used_s, asked_s: the time of the last message from the publisher, and of the last ResendBlock to it.
+    - peer: its protocol and its address, for operators. wants_roots: whether its acknowledgements list root hashes.
+    - cursor: the block that it should send next. newest_offered: the highest block whose header it sent. -1 at first.
+    - behind: the last block that it offered, if that block was too high for the node; else None.
+    - is_held: whether the node has stopped reading from it.
+    - used_s, asked_s: the time of its last message, and of the last ResendBlock to it.
     """
 
     def __init__(self, publisher_id: int, wants_roots: bool, now_s: float, peer: str = "") -> None:
@@ -231,8 +220,8 @@ class PublisherState:
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it has been
-        silent since `since_s` and offered that block or a higher one."""
+        """Whether to request the block `wanted`: the publisher would next send a higher block, or has been silent since
+        `since_s` and offered that block or a higher one."""
         # A publisher that was asked a moment ago may still be on its way back.
         is_silent = self.is_idle(since_s) and self.asked_s <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

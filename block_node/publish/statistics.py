@@ -20,9 +20,7 @@ SESSIONS_LISTED_MAX = 50
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """A connected publisher. peer: its protocol and its address. block_number: the block that it sends now.
-    newest_offered: the highest block that it has begun. behind: the block of its last offer, if that was too high.
-    is_held: whether the node has stopped reading from it."""
+    """A connected publisher, see `PublisherState`. block_number: the block that it sends now."""
 
     publisher_id: int
     peer: str

@@ -1,5 +1,5 @@
-"""The highest block up to which all blocks are verified and durable, and the root hashes of durable blocks that are not
-acknowledged yet. The root hashes show a publisher whether the node has stored another block with the same number."""
+"""The highest block up to which all blocks are durable, and the root hashes of durable blocks that are not acknowledged
+yet: they show a publisher whether the node has stored another block with the same number."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ the limit of the legacy framing. Publishers request other root hashes from the s
 
 
 class Watermark:
-    """The watermark of one chain, `last_block`, which passes no missing block, and never falls. Until a block of the
-    chain is durable, `begin_at` can set a lower first block than the configured one.
+    """`last_block` passes no missing block, and never falls. Until a block of the chain is durable, `begin_at` can set
+    a lower first block than the configured one.
 
-    Invariant: `above` has the durable blocks that wait for `next_durable`, which is lower and not durable.
+    Invariant: `above` has the durable blocks above `next_durable`, which is not durable.
     """
 
     def __init__(self, last_block: int | None, first_block: int) -> None:
@@ -77,5 +77,5 @@ class DurableRoots:
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Converts root hashes to the block list of an acknowledgement, which says whether a block is the session's own."""
+    """Converts root hashes to the block list of an acknowledgement to this session."""
     return [DurableBlock(number, root, owner == session_id) for number, (root, owner) in roots.items()]
