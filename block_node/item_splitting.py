@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import BLOCK_ITEM_TAG
+from block_node.blocks.protobuf import read_varint
 from block_node.protocol import Piece
 
 HEAD_BYTES_MIN = 32
 """The first piece of an item always has room for the tag and length of the item, which take at most 15 bytes."""
+LENGTH_BYTES_MAX = 10
 ITEM_OVERHEAD_BYTES = 4
 """The bytes that a message needs for the length of each item."""
-
-
-class NotABlock(ValueError):
-    """NotABlock: the error of bytes that are not a serialized block."""
 
 
 class ItemBatch(NamedTuple):
@@ -89,22 +88,25 @@ class ItemJoiner:
 
 
 class ItemSplitter:
-    """Splits the bytes of one block, which arrive in chunks, into batches of items.
+    """Splits the bytes of one block, which arrive in chunks, into batches of items. item_bytes_max: the largest item of
+    a block that was not verified; it has no empty item. None: a stored block. offset: the position of `_waiting`.
 
     Invariant: `_waiting` has the beginning of one incomplete item, or nothing. While a large item is returned in
     pieces, `_waiting` is empty, and `_missing_bytes` is the number of bytes of this item that have not arrived.
     """
 
-    def __init__(self, batch_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, item_bytes_max: int | None = None) -> None:
         assert batch_bytes >= HEAD_BYTES_MIN, "a first piece must hold the beginning of an item"
         self._batch_bytes = batch_bytes
+        self._item_bytes_max = item_bytes_max
         self._waiting = b""
         self._items: list[bytes] = []
         self._cost = 0
         self._missing_bytes = 0
+        self.offset = 0
 
     def feed(self, data: bytes) -> list[ItemBatch]:
-        """Adds bytes, and returns the batches that are now complete. Raises NotABlock."""
+        """Adds bytes, and returns the batches that are now complete. Raises BlockFormatError."""
         batches: list[ItemBatch] = []
         data = self._waiting + data
         # The rest of a large item comes first.
@@ -112,7 +114,7 @@ class ItemSplitter:
         end = len(data)
         while at < end and not self._missing_bytes:
             # Nearly all items have a length of one byte, which needs no loop.
-            if end - at > 1 and data[at] == BLOCK_ITEM_TAG and data[at + 1] < 0x80:
+            if end - at > 1 and data[at] == BLOCK_ITEM_TAG and 0 < data[at + 1] < 0x80:
                 size_bytes, start = data[at + 1], at + 2
             else:
                 begins = self._read_length(data, at)
@@ -136,30 +138,34 @@ class ItemSplitter:
             self._items.append(data[start:at])
             self._cost += cost
         self._waiting = data[at:]
+        self.offset += at
         return batches
 
     def finish(self) -> list[ItemBatch]:
-        """Ends the block, and returns the last batch, if any. Raises NotABlock."""
+        """Ends the block, and returns the last batch, if any. Raises BlockFormatError."""
         if self._waiting or self._missing_bytes:
-            raise NotABlock("the block ends inside an item")
+            begun = self._read_length(self._waiting, 0) if self._waiting else None
+            missing_bytes = self._missing_bytes if begun is None else sum(begun) - len(self._waiting)
+            missing = f", {missing_bytes} bytes are missing" if missing_bytes else ""
+            raise BlockFormatError(f"it ends within an item{missing}", self.offset + len(self._waiting))
         batches: list[ItemBatch] = []
         self._flush(batches)
         return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
         """Returns the size and the position of the content of an item; None if its length is incomplete."""
+        offset, bytes_max = self.offset + at, self._item_bytes_max
         if data[at] != BLOCK_ITEM_TAG:
-            raise NotABlock(f"an item begins with {data[at]:#04x}")
-        size_bytes = shift = 0
-        for place in range(at + 1, min(at + 11, len(data))):
-            byte = data[place]
-            size_bytes |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return size_bytes, place + 1
-            shift += 7
-        if len(data) - at > 10:
-            raise NotABlock("a length does not end")
-        return None
+            raise BlockFormatError("a block has only items", offset)
+        head = data[at + 1 : at + 1 + LENGTH_BYTES_MAX]
+        if len(head) < LENGTH_BYTES_MAX and all(byte >= 0x80 for byte in head):
+            return None
+        size_bytes, used = read_varint(head, 0)
+        if bytes_max is not None and not size_bytes:
+            raise BlockFormatError("an item is empty", offset)
+        if bytes_max is not None and size_bytes > bytes_max:
+            raise BlockFormatError(f"an item has {size_bytes} bytes, {bytes_max} are allowed", offset)
+        return size_bytes, at + 1 + used
 
     def _feed_first(self, data: bytes, start: int, size_bytes: int, batches: list[ItemBatch]) -> int:
         piece = data[start : start + self._batch_bytes]

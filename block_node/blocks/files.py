@@ -18,19 +18,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-import msgspec
 import zstandard
 
 from block_node.blocks.errors import BlockFileError, BlockFormatError
-from block_node.blocks.items import BLOCK_ITEM_TAG, Item, item_prefix
-from block_node.blocks.protobuf import read_varint
+from block_node.blocks.items import Item, item_prefix
 from block_node.blocks.settings import VerifierSettings
+from block_node.item_splitting import ItemBatch, ItemJoiner, ItemSplitter
 from ockam.files.durable_files import rename_durably
 
 GZIP_MAGIC = b"\x1f\x8b"
 PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 
 READ_BYTES = 1 << 18
+ITEM_BYTES_MAX = VerifierSettings().item_bytes_max
 
 ZSTD_READ_BYTES = 1 << 10
 """The compressed bytes of one step, which can expand to 32 MiB: a zstd block of four bytes can expand to 128 KiB."""
@@ -42,43 +42,35 @@ NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
 """The number of digits in a directory name of the reference block node. So a directory contains at most 1000 files."""
 
-PREFIX_BYTES_MAX = 11
-"""A tag of one byte and a length of up to ten bytes."""
-
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
 """Block nodes pad the block number to 19 digits, and consensus nodes to 36 digits."""
 NUMBER_MAX = 2**64 - 1
 
 
-class ItemPiece(msgspec.Struct, frozen=True):
-    """Consecutive bytes of an item. `first` and `last` are both True for a complete item."""
-
-    data: bytes
-    first: bool = True
-    last: bool = True
-
-
-def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
+def read_items(path: Path) -> Iterator[Item]:
     """Yields the complete items of a block file. Raises BlockFileError at damage; some items before it may be lost."""
-    for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
-        yield piece.data
+    joiner = ItemJoiner()
+    for batch in read_batches(path, batch_bytes=READ_BYTES):
+        joiner.add(batch.items, batch.piece)
+        if not joiner.is_in_item:
+            yield from joiner.take()
 
 
-def read_pieces(
-    path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
-) -> Iterator[ItemPiece]:
-    """Yields the items of a block file. Items above `piece_bytes_max` bytes come in pieces. Raises BlockFileError."""
+def read_batches(path: Path, *, batch_bytes: int) -> Iterator[ItemBatch]:
+    """Yields the items of a block file in batches of at most `batch_bytes` bytes. Raises BlockFileError."""
     suffix = _suffix(path)
     is_compressed = False
-    cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
+    splitter = ItemSplitter(batch_bytes, ITEM_BYTES_MAX)
     try:
         with path.open("rb") as file:
             # If gzip has compressed a file whose name does not end in .gz, the error says so.
             is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             file.seek(0)
             for chunk in _CHUNKS[suffix](file):
-                yield from cutter.feed(chunk)
-        cutter.finish()
+                yield from splitter.feed(chunk)
+        yield from splitter.finish()
+        if not splitter.offset:
+            raise BlockFormatError("it is empty")
     except BlockFormatError as error:
         hint = "; gzip has compressed it, so its name must end in .blk.gz" if is_compressed and suffix == PLAIN else ""
         raise BlockFileError(f"{path} is no block: {error}{hint}") from error
@@ -148,73 +140,6 @@ def find_files(folder: Path) -> FoundFiles:
             raise BlockFileError(f"{found[number]} and {path} are of the same block")
         found[number] = path
     return FoundFiles(sorted(found.items()), passed_over)
-
-
-class ItemCutter:
-    """Splits the bytes of a block, which arrive in chunks of any size, into items, and large items into pieces.
-
-    Invariant: between calls `_buffer` has less than one piece or one item prefix. `_left` is the number of bytes of the
-    current item that were not returned yet, including its bytes in `_buffer`.
-    """
-
-    def __init__(self, *, piece_bytes_max: int, item_bytes_max: int) -> None:
-        self._piece_bytes_max = piece_bytes_max
-        self._item_bytes_max = item_bytes_max
-        self._buffer = bytearray()
-        self._left = 0
-        self._first = False
-        self._inside = False
-        self._offset = 0
-
-    def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError."""
-        self._buffer += chunk
-        pieces: list[ItemPiece] = []
-        start = 0
-        while True:
-            if not self._inside:
-                begun = self._begin(start)
-                if begun is None:
-                    break
-                start = begun
-            wanted = min(self._left, self._piece_bytes_max)
-            if len(self._buffer) - start < wanted:
-                break
-            self._left -= wanted
-            self._inside = self._left > 0
-            with memoryview(self._buffer) as view:
-                data = bytes(view[start : start + wanted])
-            pieces.append(ItemPiece(data, self._first, not self._inside))
-            self._first = False
-            start += wanted
-        del self._buffer[:start]
-        self._offset += start
-        return pieces
-
-    def finish(self) -> None:
-        if self._inside or self._buffer:
-            missing = f", {self._left - len(self._buffer)} bytes are missing" if self._inside else ""
-            raise BlockFormatError(f"it ends within an item{missing}", self._offset + len(self._buffer))
-        if not self._offset:
-            raise BlockFormatError("it is empty")
-
-    def _begin(self, start: int) -> int | None:
-        """Reads the prefix of an item. Returns the position after it, or None if it has not arrived completely."""
-        head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
-        if not head:
-            return None
-        if head[0] != BLOCK_ITEM_TAG:
-            raise BlockFormatError("a block has only items", self._offset + start)
-        if len(head) < PREFIX_BYTES_MAX and all(byte >= 0x80 for byte in head[1:]):
-            return None
-        self._left, used = read_varint(head, 1)
-        if not self._left:
-            raise BlockFormatError("an item is empty", self._offset + start)
-        if self._left > self._item_bytes_max:
-            reason = f"an item has {self._left} bytes, {self._item_bytes_max} are allowed"
-            raise BlockFormatError(reason, self._offset + start)
-        self._inside = self._first = True
-        return start + used
 
 
 def _suffix(path: Path) -> str:

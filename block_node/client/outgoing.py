@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from block_node.blocks.errors import BlockFileError, BlockFormatError
-from block_node.blocks.files import ItemPiece, read_pieces
+from block_node.blocks.files import read_batches
 from block_node.blocks.items import Item, read_header
-from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_items
-from block_node.protocol import Piece
+from block_node.item_splitting import ItemBatch, split_items
 
 CHUNK_BYTES = 512 * 1024
 """Far below a node's limit of unread bytes, and large compared with the other bytes of a message."""
@@ -42,28 +41,9 @@ class OutgoingBlock:
         BlockFileError if the file cannot be read or is not a block."""
         path = Path(path)
         try:
-            number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
+            number = read_header(next(read_batches(path, batch_bytes=CHUNK_BYTES)).items[0]).number
         except BlockFormatError as error:
             raise BlockFileError(f"{path} does not begin with a block's header: {error}") from error
         except StopIteration:
             raise BlockFileError(f"{path} has no items") from None
-        return cls(number, path.stat().st_size, lambda: gather(read_pieces(path, piece_bytes_max=CHUNK_BYTES)))
-
-
-def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
-    """Groups pieces of items into chunks: whole items up to CHUNK_BYTES, or a single piece of a large item."""
-    items: list[bytes] = []
-    cost = 0
-    for piece in pieces:
-        whole = piece.first and piece.last
-        if items and (not whole or cost + len(piece.data) + ITEM_OVERHEAD_BYTES > CHUNK_BYTES):
-            yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))
-            items, cost = [], 0
-        if whole:
-            items.append(piece.data)
-            cost += len(piece.data) + ITEM_OVERHEAD_BYTES
-        else:
-            kind = Piece.FIRST if piece.first else Piece.LAST if piece.last else Piece.MIDDLE
-            yield ItemBatch([piece.data], kind, len(piece.data))
-    if items:
-        yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))
+        return cls(number, path.stat().st_size, lambda: read_batches(path, batch_bytes=CHUNK_BYTES))

@@ -11,7 +11,7 @@ from block_node.blocks.errors import BlockError, Level, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.items import ItemKind, item_kind, read_footer
 from block_node.blocks.settings import VerifierSettings
-from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock
+from block_node.item_splitting import ItemBatch, ItemSplitter
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
@@ -58,7 +58,7 @@ def read_items(
             if found.is_last:
                 chunks += splitter.finish()
             goes_on = all(take(chunk) for chunk in chunks)
-        except (NotABlock, BlockError) as error:
+        except BlockError as error:
             on_done(f"block {number} is damaged: {error}")
             return
         if found.is_last or not goes_on:

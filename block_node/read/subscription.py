@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from block_node.blocks.errors import BlockFormatError
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
-from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, split_items, split_piece
 from block_node.persist.operations import StoredParts
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
@@ -218,7 +219,7 @@ class SubscribeSession(Worker):
             chunks = [chunk for data in found.parts for chunk in self._splitter.feed(data)]
             if found.is_last:
                 chunks += self._splitter.finish()
-        except NotABlock as error:
+        except BlockFormatError as error:
             self.end(SubscribeStatus.ERROR, f"block {place.number} is damaged: {error}")
             return
         self._outgoing += [(place.number, chunk) for chunk in chunks]

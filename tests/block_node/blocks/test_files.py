@@ -19,21 +19,30 @@ from block_node.blocks.files import (
     GZIP,
     PLAIN,
     ZSTD,
-    ItemCutter,
-    ItemPiece,
     find_files,
     find_number,
     nested_path,
+    read_batches,
     read_items,
-    read_pieces,
     write_block,
 )
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import Item, item_size, make_item, split_block
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
+from block_node.item_splitting import ItemBatch, ItemJoiner, ItemSplitter
+from block_node.protocol import Piece
 from tests.support.blocks import ALL_BUT_TSS, ROOTS, join_block, own_verifier, real_blocks, signing_keys
 from tests.support.data_dir import overwrite
+
+
+def joined(batches: Iterable[ItemBatch]) -> list[Item]:
+    joiner = ItemJoiner()
+    for batch in batches:
+        joiner.add(batch.items, batch.piece)
+    assert not joiner.is_in_item
+    return joiner.take()
+
 
 SUFFIXES = pytest.mark.parametrize("suffix", [PLAIN, GZIP, ZSTD])
 ITEMS = [make_item(11, bytes([number]) * (37 * number)) for number in range(1, 9)]
@@ -45,7 +54,8 @@ def test_real_files_are_read(shared_dir: Path, name: str) -> None:
     for number, block in enumerate(real_blocks(shared_dir, name)):
         path = shared_dir / "data" / "hiero" / name / f"{number}.blk.gz"
         assert list(read_items(path)) == list(split_block(block))
-        assert b"".join(piece.data for piece in read_pieces(path, piece_bytes_max=100)) == b"".join(split_block(block))
+        batches = read_batches(path, batch_bytes=100)
+        assert b"".join(item for batch in batches for item in batch.items) == b"".join(split_block(block))
 
 
 @SUFFIXES
@@ -55,11 +65,10 @@ def test_files_are_read_as_they_were_written(tmp_path: Path, suffix: str) -> Non
     path = tmp_path / f"7{suffix}"
     assert write_block(path, ITEMS) == len(join_block(ITEMS))
     assert list(read_items(path)) == ITEMS
-    for piece_bytes_max in (20, 64, 1000):
-        pieces = list(read_pieces(path, piece_bytes_max=piece_bytes_max))
-        assert max(len(piece.data) for piece in pieces) <= piece_bytes_max
-        assert sum(piece.first for piece in pieces) == sum(piece.last for piece in pieces) == len(ITEMS)
-        assert b"".join(piece.data for piece in pieces) == b"".join(ITEMS)
+    for batch_bytes in (32, 64, 1000):
+        batches = list(read_batches(path, batch_bytes=batch_bytes))
+        assert max(batch.size_bytes for batch in batches) <= batch_bytes
+        assert joined(batches) == ITEMS
     raw = path.read_bytes()
     if suffix == GZIP:
         raw = gzip.decompress(raw)
@@ -180,24 +189,22 @@ def test_names_and_places_of_the_real_node(tmp_path: Path) -> None:
         find_files(tmp_path)
 
 
-@given(st.lists(st.integers(1, 300), max_size=40), st.integers(20, 400))
-def test_chunks_of_any_size_give_the_same_pieces(sizes: list[int], piece_bytes_max: int) -> None:
+@given(st.lists(st.integers(1, 300), max_size=40), st.integers(32, 400))
+def test_chunks_of_any_size_give_the_same_items(sizes: list[int], batch_bytes: int) -> None:
     """Goal: how bytes are read does not matter. Method: chunks of any size, and all at once."""
     block = join_block(ITEMS)
 
-    def cut(chunks: Iterable[bytes]) -> list[ItemPiece]:
-        cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=1000)
-        pieces = [piece for chunk in chunks for piece in cutter.feed(chunk)]
-        cutter.finish()
-        return pieces
+    def cut(chunks: Iterable[bytes]) -> list[Item]:
+        splitter = ItemSplitter(batch_bytes, 1000)
+        batches = [batch for chunk in chunks for batch in splitter.feed(chunk)] + splitter.finish()
+        assert {item_size(batch.items[0]) for batch in batches if batch.piece is Piece.FIRST} <= set(map(len, ITEMS))
+        return joined(batches)
 
     chunks, at = [], 0
     for size in sizes:
         chunks.append(block[at : at + size])
         at += size
-    pieces = cut([*chunks, block[at:]])
-    assert pieces == cut([block])
-    assert {item_size(piece.data) for piece in pieces if piece.first} == {len(item) for item in ITEMS}
+    assert cut([*chunks, block[at:]]) == cut([block]) == ITEMS
 
 
 @pytest.mark.slow
@@ -221,8 +228,11 @@ def test_a_block_of_100_mb_is_never_held(tmp_path: Path, shape: BlockShape) -> N
     tracemalloc.start()
     try:
         verification = verifier.begin_block(0)
-        for piece in read_pieces(path, piece_bytes_max=1 << 18):
-            verification.add_part(piece.data, last=piece.last)
+        for batch in read_batches(path, batch_bytes=1 << 18):
+            if batch.piece is Piece.WHOLE:
+                verification.add(batch.items)
+            else:
+                verification.add_part(batch.items[0], last=batch.piece is Piece.LAST)
         result = verification.end()
         peak = tracemalloc.get_traced_memory()[1]
     finally:

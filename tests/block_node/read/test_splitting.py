@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.blocks.errors import BlockFormatError
+from block_node.item_splitting import ItemBatch, ItemSplitter, split_items, split_piece
 from block_node.protocol import Piece
 from tests.support.blocks import join_block
 
@@ -82,7 +83,11 @@ def test_s11_small_large_oversized_and_empty() -> None:
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"\x12\x01a", "an item begins with 0x12"), (b"\x0a\x05ab", "inside an item"), (b"\x0a" + b"\xff" * 11, "end")],
+    [
+        (b"\x12\x01a", "a block has only items - at byte 0"),
+        (b"\x0a\x05ab", "within an item, 3 bytes are missing"),
+        (b"\x0a" + b"\xff" * 11, "more than 64 bits"),
+    ],
 )
 def test_what_is_no_block_is_said(data: bytes, says: str) -> None:
     def split() -> None:
@@ -90,5 +95,5 @@ def test_what_is_no_block_is_said(data: bytes, says: str) -> None:
         splitter.feed(data)
         splitter.finish()
 
-    with pytest.raises(NotABlock, match=says):
+    with pytest.raises(BlockFormatError, match=says):
         split()
