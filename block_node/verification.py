@@ -23,14 +23,12 @@ from block_node.events import (
     BlockEnded,
     BlockOrigin,
     ItemEvent,
-    ItemsReceived,
     NodeFailure,
     Notification,
     PersistedNotification,
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
-from block_node.protocol import Piece
 
 
 class Verification(Plugin):
@@ -65,7 +63,7 @@ class Verification(Plugin):
                 if isinstance(event, BlockEnded):
                     self._end(begun, self._block)
                 else:
-                    _add(self._block, event)
+                    self._block.add(event.items, event.piece)
             except VerificationFailed as failure:
                 self._begun = self._block = None
                 self._publish_failure(begun.block_number, begun.attempt, begun.source, failure)
@@ -181,10 +179,3 @@ def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
         reason = f"its root is {names_of(result.roots)}, and the footer of the block above names {named}"
         raise VerificationFailed(FailureKind.BAD_ROOT, Level.CHAIN, result.number, reason)
     return msgspec.structs.replace(result, roots=fitting)
-
-
-def _add(block: BlockVerification, event: ItemsReceived) -> None:
-    if event.piece is Piece.WHOLE:
-        block.add(event.items)
-    else:
-        block.add_part(event.items[0], last=event.piece is Piece.LAST)

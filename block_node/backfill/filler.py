@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, Protocol
 
 import structlog
+import trio
 
 from block_node.backfill.chunks import FetchedRange, FillLimits
 from block_node.backfill.fill_machine import FillMachine
@@ -67,7 +68,6 @@ class Filler:
         self._facility, self._store, self._verifier = state.facility, state.store, state.verifier
         self._sources = state.sources
         self._counters = state.counters
-        self._now_s = state.now_s
         self._wake = wake
         self._guard = guard
         self._fetches: dict[int, RunningFetch] = {}
@@ -80,7 +80,7 @@ class Filler:
 
     def step(self, may_deliver: bool) -> BackfilledBlockNotification | None:
         """Checks deadlines, sends requests and passes on at most one block, which it returns. More can be ready."""
-        machine, now_s = self.machine, self._now_s()
+        machine, now_s = self.machine, trio.current_time()
         # Deadlines come first: they free requests, and blocks to be fetched again.
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
@@ -116,7 +116,7 @@ class Filler:
                 failure=notification.failure,
                 reason=notification.reason,
             )
-            machine.refused(number, self._now_s(), notification.reason)
+            machine.refused(number, trio.current_time(), notification.reason)
         elif number not in self._store.ever_stored:
             # Nobody is to blame for a block that was verified from another source, or came too early.
             next_number = self._verifier.chain.next_number
@@ -154,7 +154,7 @@ class Filler:
             "backfill_fetch_failed", source=chunk.source, first=chunk.first, last=chunk.last, at=chunk.next_block,
             reason=reason,
         )  # fmt: skip
-        self.machine.failed(chunk_id, self._now_s(), reason, lied=lied, slow=slow)
+        self.machine.failed(chunk_id, trio.current_time(), reason, lied=lied, slow=slow)
         self._wake()
 
     def _begin(self, fetch: FetchedRange) -> None:

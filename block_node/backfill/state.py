@@ -134,24 +134,18 @@ class BackfillState:
         storage: Runner,
         settings: BackfillSettings,
         *,
-        chain: str,
-        first_block: int,
         new_id: Callable[[], str],
-        now_s: Callable[[], float] = trio.current_time,
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
         make_tls: MakeTls = lambda address: None,
     ) -> None:
         settings.check()
         self._node = node
-        self._blocks = blocks
+        self.blocks = blocks
         self.storage = storage
         self._new_id = new_id
         self._make_tls = make_tls
         self.settings = settings
-        self.chain = chain
-        self.first_block = first_block
-        self.now_s = now_s
         self.facility, self.store, self.verifier = blocks.facility, blocks.store, blocks.verifier
         found = settings.sources()
         make = make_source or self._make_source
@@ -173,8 +167,12 @@ class BackfillState:
         self._vain_scans = 0
 
     @property
+    def chain(self) -> str:
+        return self.store.chain
+
+    @property
     def publishers(self) -> int:
-        return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.feeding
+        return 0 if self.blocks.publishing is None else self.blocks.publishing.machine.feeding
 
     @property
     def is_on(self) -> bool:
@@ -237,7 +235,7 @@ class BackfillState:
         """Records whether missing blocks are being fetched: a run begins or ends when this changes."""
         if filling and self._run is None:
             self.counters.runs += 1
-            self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
+            self._run = (trio.current_time(), self.counters.blocks_stored, self.counters.given_up)
         elif not filling and self._run is not None:
             if self.counters.given_up == self._run[2]:
                 self.counters.last_given_up = ""
@@ -262,7 +260,7 @@ class BackfillState:
             eta_s=self._eta_s(queue),
             newest_known=self.newest_known,
             counters=msgspec.structs.replace(self.counters),
-            sources=self.health.statistics(self.now_s()),
+            sources=self.health.statistics(trio.current_time()),
         )
 
     def _state(self, problem: str) -> BackfillStatus:
@@ -276,13 +274,13 @@ class BackfillState:
     def _eta_s(self, queue: int) -> float | None:
         if self._run is None:
             return None
-        stored, seconds = self.counters.blocks_stored - self._run[1], self.now_s() - self._run[0]
+        stored, seconds = self.counters.blocks_stored - self._run[1], trio.current_time() - self._run[0]
         return queue * seconds / stored if stored else None
 
     def _summary(self) -> dict[str, Any]:
         assert self._run is not None, "a run goes on"
         began_s, stored_before, given_up_before = self._run
-        seconds = self.now_s() - began_s
+        seconds = trio.current_time() - began_s
         stored = self.counters.blocks_stored - stored_before
         return {
             "stored": stored,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 import structlog
+import trio
 
 from block_node.backfill.comparing import Opinion, ask_opinions, find_disagreements
 from block_node.backfill.filler import Filler
@@ -71,7 +72,7 @@ class Backfill(Plugin):
         self._scanning = self._soon = self._asked_for = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
-        self._scanned_s = state.now_s()
+        self._scanned_s = trio.current_time()
         self._live: set[int] = set()
         self._delivered_s = 0.0
         self._delivered_bytes = 0
@@ -157,7 +158,7 @@ class Backfill(Plugin):
         delivered = False
         for filler in self._fillers.values():
             if filler.busy:
-                now_s = state.now_s()
+                now_s = trio.current_time()
                 # While publishers are connected, requests stay small; a block is passed on only after the pause.
                 filler.machine.gently = state.publishers > 0
                 delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
@@ -166,7 +167,7 @@ class Backfill(Plugin):
                     self._delivered_s, self._delivered_bytes = now_s, delivery.size_bytes
         state.note_progress(self._filling)
         # The next block may be ready now, so another step follows the pause, or at once.
-        pause_s = self._deliver_from_s - state.now_s()
+        pause_s = self._deliver_from_s - trio.current_time()
         if self._filling and pause_s > 0:
             self._wake_later(pause_s)
         elif delivered:
@@ -231,7 +232,7 @@ class Backfill(Plugin):
 
         if not self._soon:
             self._soon = True
-            self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._state.now_s()), scan)
+            self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - trio.current_time()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
         """Searches for missing blocks. If a search is already running, another one follows it. on_disk: whether to
@@ -240,7 +241,7 @@ class Backfill(Plugin):
             self._again = self._again or on_disk
             return
         self._scanning, self._asks_all = True, on_disk
-        self._scanned_s = self._state.now_s()
+        self._scanned_s = trio.current_time()
         self._state.counters.scans += 1
         if on_disk:
             self._state.store.look_again(self.context.guard(self._looked))
@@ -264,7 +265,7 @@ class Backfill(Plugin):
             self._patience.forget()
             self._state.health.end_pauses()
         # A search for a publisher asks the sources only if there is a gap, or if the node follows their newest blocks.
-        ready = self._state.health.ready(self._state.now_s())
+        ready = self._state.health.ready(trio.current_time())
         follows = self._follows
         if not ready or not (self._asks_all or follows or self._gaps(self._view(follows, None))):
             self._plan()
@@ -275,10 +276,10 @@ class Backfill(Plugin):
             self._ask(name, asked)
 
     def _ask(self, name: str, asked: list[str]) -> None:
-        began_s = self._state.now_s()
+        began_s = trio.current_time()
 
         def answered(ranges: BlockRanges | None, reason: str) -> None:
-            now_s = self._state.now_s()
+            now_s = trio.current_time()
             if ranges is None:
                 self._state.counters.fetch_errors += 1
                 logger.error("backfill_source_unreachable", source=name, reason=reason)
@@ -316,7 +317,7 @@ class Backfill(Plugin):
             newest_known = min(newest_known, sources_last)
         return GapFacts(
             known=state.store.ever_stored,
-            next_block=state.first_block if next_block is None else next_block,
+            next_block=state.blocks.first_block if next_block is None else next_block,
             newest_known=newest_known,
             sources_last=sources_last,
             follows=follows,
@@ -334,7 +335,7 @@ class Backfill(Plugin):
 
     def _plan(self) -> None:
         """Passes the gaps to the fillers. Gaps below the next block of the chain wait while their filler is busy."""
-        state, now_s = self._state, self._state.now_s()
+        state, now_s = self._state, trio.current_time()
         follows, health = self._follows, state.health
         state.unknown = health.find_silence() if follows else ""
         # Blocks that a source node in a pause has claimed are missing, too, but cannot be fetched now.

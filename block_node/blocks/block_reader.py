@@ -21,6 +21,7 @@ from block_node.blocks.merkle import BlockTree, Category, place_of
 from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.record_proof import RecordFileReader
 from block_node.blocks.settings import VerifierSettings
+from block_node.protocol import Piece
 
 PLAIN_KINDS = (
     ItemKind.EVENT_HEADER,
@@ -95,7 +96,11 @@ class BlockReader:
         self._held = bytearray()
         self._large: LargeItem | None = None
 
-    def add(self, items: Sequence[Item]) -> None:
+    def add(self, items: Sequence[Item], piece: Piece = Piece.WHOLE) -> None:
+        """Processes whole items, or one piece of an item."""
+        if piece is not Piece.WHOLE:
+            self.add_part(items[0], last=piece is Piece.LAST)
+            return
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))

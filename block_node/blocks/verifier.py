@@ -35,6 +35,7 @@ from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, Sta
 from block_node.blocks.record_proof import check_record_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
 from block_node.blocks.state_proof import check_state_proof
+from block_node.protocol import Piece
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,13 +127,9 @@ class BlockVerification:
         self._likely_scheme = likely_scheme
         self._failure: VerificationFailed | None = None
 
-    @property
-    def number(self) -> int | None:
-        return self._reader.number
-
-    def add(self, items: Iterable[Item]) -> None:
-        """Processes the next items, each complete, in order. Raises VerificationFailed."""
-        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items))
+    def add(self, items: Iterable[Item], piece: Piece = Piece.WHOLE) -> None:
+        """Processes the next items, in order, or one piece of an item. Raises VerificationFailed."""
+        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items), piece)
 
     def add_part(self, part: bytes, *, last: bool) -> None:
         """Processes the next piece, of any size, of an item. Raises VerificationFailed."""

@@ -14,7 +14,6 @@ from block_node.blocks.errors import BlockError, Level
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
-from block_node.protocol import Piece
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 from stream_client.requests import Requests
@@ -25,30 +24,14 @@ STEP_BYTES: Final = 16 * 1024
 """The bytes of small blocks that one step reads. The node answers the questions of a step during the next step."""
 
 
-class GivenReader:
-    """Reads and hashes a block of the program, one chunk at each `step`, because a large block takes seconds."""
-
-    def __init__(self, block: OutgoingBlock) -> None:
-        self._reader = BlockReader(block.number, READING)
-        self._steps = self._read(block)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._reader.size_bytes
-
-    def step(self) -> ReadBlock | None:
-        """Reads one more chunk. Returns the result after the last one, else None. Raises BlockError."""
-        if next(self._steps, None) is not None:
-            return None
-        return self._reader.finish()
-
-    def _read(self, block: OutgoingBlock) -> Iterator[bool]:
-        for chunk in block.chunks():
-            if chunk.piece is Piece.WHOLE:
-                self._reader.add(chunk.items)
-            else:
-                self._reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
-            yield True
+def read_given(block: OutgoingBlock) -> Iterator[int | ReadBlock]:
+    """Reads and hashes a block of the program, one chunk at each step, because a large block takes seconds. Yields the
+    bytes of each chunk, then the result. Raises BlockError."""
+    reader = BlockReader(block.number, READING)
+    for chunk in block.chunks():
+        reader.add(chunk.items, chunk.piece)
+        yield chunk.size_bytes
+    yield reader.finish()
 
 
 class Comparison:
@@ -76,7 +59,7 @@ class Comparison:
         self._stored = stored
         self._answer_s_max = answer_s_max
         self._on_done = on_done
-        self._reader: GivenReader | None = None
+        self._reading: Iterator[int | ReadBlock] | None = None
         self._asked: dict[int, Callable[[], None]] = {}
         self._answered_s = session.now_s()
         self._stop_timer: Callable[[], None] | None = None
@@ -96,19 +79,18 @@ class Comparison:
         read_bytes = 0
         while self._unread and read_bytes < STEP_BYTES:
             block = self._unread[0]
-            if self._reader is None:
-                self._reader = GivenReader(block)
-            before_bytes = self._reader.size_bytes
-            given: ReadBlock | BlockError | None
+            if self._reading is None:
+                self._reading = read_given(block)
+            given: int | ReadBlock | BlockError
             # A large block is read over several steps.
             try:
-                given = self._reader.step()
+                given = next(self._reading)
             except BlockError as error:
                 given = error
-            read_bytes += self._reader.size_bytes - before_bytes
-            if given is None:
+            if isinstance(given, int):
+                read_bytes += given
                 continue
-            self._reader = None
+            self._reading = None
             self._unread.popleft()
             if isinstance(given, BlockError):
                 self._finish(block.number, given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from block_node.blocks.block_reader import ReadBlock
-from block_node.client.comparison import GivenReader
+from block_node.client.comparison import read_given
 from block_node.client.errors import AnotherBlock
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publish_sessions import PublishSessions, PublishSettings
@@ -68,8 +68,8 @@ async def _check_same(session: ClientSession, number: int, one: OutgoingBlock, o
 
 
 async def _read(session: ClientSession, block: OutgoingBlock) -> ReadBlock:
-    reader = GivenReader(block)
-    while (given := reader.step()) is None:
+    reading = read_given(block)
+    while isinstance(given := next(reading), int):
         # A large block takes seconds to read, so the client sends and receives between the chunks.
         await session.shell.yield_control()
     return given

@@ -77,10 +77,7 @@ def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_do
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 
     def take(chunk: ItemBatch) -> bool:
-        if chunk.piece is Piece.WHOLE:
-            reader.add(chunk.items)
-        else:
-            reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
+        reader.add(chunk.items, chunk.piece)
         return True
 
     def done(reason: str) -> None:

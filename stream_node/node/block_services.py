@@ -116,8 +116,6 @@ class BlockServices:
             self._blocks,
             storage,
             _backfill_settings(config),
-            chain=config.block_chain,
-            first_block=_first_block(config),
             new_id=new_id,
             make_tls=partial(_source_tls, config),
         )

@@ -230,8 +230,6 @@ class BackfillWorld:
             block_node,
             runner,
             self._settings,
-            chain="blocks",
-            first_block=0,
             new_id=lambda: self._rng.randbytes(8).hex(),
             tie=self._rng.random,
             make_source=make_source,

@@ -169,7 +169,7 @@ class ConsensusNode:
         reborn_s = self._door.reborn_s
         is_excused = left is Heard.BEHIND_TWICE and reborn_s is not None and now_s - reborn_s < BEHINDS_WITHIN_S
         if self.behaves and left in FORBIDDEN and not is_excused:
-            self.broken = self.broken or f"{self.name} behaved and left: {left and left.value}, at {response}"
+            self.broken = self.broken or f"{self.name} behaved and left: {left and left.text}, at {response}"
         self.wake()
 
     def ended(self, stream: Stream, status: GrpcStatus, text: str) -> None:

@@ -53,30 +53,6 @@ class SendPosition(NamedTuple):
     attempt: int
 
 
-class Heard(enum.Enum):
-    """An event on a stream. The event of a message depends on its block number, the position and the kept blocks."""
-
-    ACKNOWLEDGED = "a block that is not above the position is durable"
-    ACKNOWLEDGED_AHEAD = "a block above the position is durable"
-    SKIPPED = "another one sends the block at the position"
-    SKIPPED_ELSEWHERE = "another one sends another block"
-    WANTED = "the node wants a block that can be sent"
-    WANTED_EARLIER = "the node wants a block before all that can be sent"
-    WANTED_LATER = "the node wants a block that does not exist yet"
-    BEHIND_SOON = "the node is behind, soon after it was"
-    BEHIND_TWICE = "the node is behind too often"
-    ENDED_FOR_NOW = "the node has ended the stream for the sake of one block"
-    ENDED = "the node has ended the stream"
-    ENDED_TOO_OFTEN = "the node has ended too many streams"
-    UNKNOWN = "the node has said nothing that is known"
-    NOT_SENT = "a message waited too long for its window"
-    NOT_SENT_AGAIN = "messages of one block have waited too often"
-    SLOW = "blocks become durable too slowly"
-    DAY_OVER = "the stream is a day old, and between two blocks"
-    LOST = "the connection or the call has failed"
-    CLOSED = "the publisher has nothing more to send"
-
-
 class Move(enum.Enum):
     """How a stream goes on. AFTER: after the block of the message. TO: at the block of the message. ANEW: the block
     that is being sent begins again. LEAVE: the stream ends."""
@@ -96,37 +72,45 @@ class CoolDown(enum.Enum):
     BAN = "ban"
 
 
-class Reaction(NamedTuple):
-    move: Move
-    farewell: PublisherEndCode | None = None
-    pause: CoolDown = CoolDown.NONE
-
-
 _RESET, _TIMEOUT, _ERROR = PublisherEndCode.RESET, PublisherEndCode.TIMEOUT, PublisherEndCode.ERROR
+_TOO_FAR = PublisherEndCode.TOO_FAR_BEHIND
+_STAY, _LEAVE, _BASIC = Move.STAY, Move.LEAVE, CoolDown.BASIC
 
-REACTIONS: Final[dict[Heard, Reaction]] = {
-    Heard.ACKNOWLEDGED: Reaction(Move.STAY),
-    Heard.ACKNOWLEDGED_AHEAD: Reaction(Move.AFTER),
-    Heard.SKIPPED: Reaction(Move.AFTER),
-    Heard.SKIPPED_ELSEWHERE: Reaction(Move.STAY),
-    Heard.WANTED: Reaction(Move.TO),
+
+class Heard(enum.Enum):
+    """An event on a stream, with the reaction to it: how the stream goes on, the last message of a stream that is left,
+    and the pause after it. The event of a message depends on its block number, the position and the kept blocks."""
+
+    ACKNOWLEDGED = "a block that is not above the position is durable", _STAY
+    ACKNOWLEDGED_AHEAD = "a block above the position is durable", Move.AFTER
+    SKIPPED = "another one sends the block at the position", Move.AFTER
+    SKIPPED_ELSEWHERE = "another one sends another block", _STAY
+    WANTED = "the node wants a block that can be sent", Move.TO
     # The node must catch up from another node. The farewell names the earliest and the latest block.
-    Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, CoolDown.BASIC),
-    Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, CoolDown.BASIC),
-    Heard.BEHIND_SOON: Reaction(Move.STAY),
-    Heard.BEHIND_TWICE: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
+    WANTED_EARLIER = "the node wants a block before all that can be sent", _LEAVE, _TOO_FAR, _BASIC
+    WANTED_LATER = "the node wants a block that does not exist yet", _LEAVE, _ERROR, _BASIC
+    BEHIND_SOON = "the node is behind, soon after it was", _STAY
+    BEHIND_TWICE = "the node is behind too often", _LEAVE, _RESET, _BASIC
     # A consensus node that closes a stream says RESET first.
-    Heard.ENDED_FOR_NOW: Reaction(Move.LEAVE, _RESET),
-    Heard.ENDED: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
-    Heard.ENDED_TOO_OFTEN: Reaction(Move.LEAVE, _RESET, CoolDown.BAN),
-    Heard.UNKNOWN: Reaction(Move.STAY),
-    Heard.NOT_SENT: Reaction(Move.ANEW),
-    Heard.NOT_SENT_AGAIN: Reaction(Move.LEAVE, _TIMEOUT, CoolDown.BASIC),
-    Heard.SLOW: Reaction(Move.LEAVE, _TIMEOUT, CoolDown.BASIC),
-    Heard.DAY_OVER: Reaction(Move.LEAVE, _RESET),
-    Heard.LOST: Reaction(Move.LEAVE, None, CoolDown.BASIC),
-    Heard.CLOSED: Reaction(Move.LEAVE, _RESET),
-}
+    ENDED_FOR_NOW = "the node has ended the stream for the sake of one block", _LEAVE, _RESET
+    ENDED = "the node has ended the stream", _LEAVE, _RESET, _BASIC
+    ENDED_TOO_OFTEN = "the node has ended too many streams", _LEAVE, _RESET, CoolDown.BAN
+    UNKNOWN = "the node has said nothing that is known", _STAY
+    NOT_SENT = "a message waited too long for its window", Move.ANEW
+    NOT_SENT_AGAIN = "messages of one block have waited too often", _LEAVE, _TIMEOUT, _BASIC
+    SLOW = "blocks become durable too slowly", _LEAVE, _TIMEOUT, _BASIC
+    DAY_OVER = "the stream is a day old, and between two blocks", _LEAVE, _RESET
+    LOST = "the connection or the call has failed", _LEAVE, None, _BASIC
+    CLOSED = "the publisher has nothing more to send", _LEAVE, _RESET
+
+    def __init__(
+        self, text: str, move: Move, farewell: PublisherEndCode | None = None, pause: CoolDown = CoolDown.NONE
+    ) -> None:
+        self.text = text
+        self.move = move
+        self.farewell = farewell
+        self.pause = pause
+
 
 _ENDS_FOR_NOW: Final = frozenset(
     (
@@ -308,7 +292,7 @@ class ConsensusMachine:
     def _react(self, heard: Heard, number: int, now_s: float) -> None:
         if not self.is_open:
             return
-        move, farewell, pause = REACTIONS[heard]
+        move = heard.move
         if move is Move.AFTER:
             self._go_to(number + 1)
         elif move is Move.TO:
@@ -317,9 +301,10 @@ class ConsensusMachine:
             self._attempt += 1
         elif move is Move.LEAVE:
             limits = self._limits
-            self.is_open, self.left, self._farewell = False, heard, farewell
+            self.is_open, self.left, self._farewell = False, heard, heard.farewell
             self.opens_s = (
-                now_s + {CoolDown.NONE: 0.0, CoolDown.BASIC: limits.cool_down_s, CoolDown.BAN: limits.ban_s}[pause]
+                now_s
+                + {CoolDown.NONE: 0.0, CoolDown.BASIC: limits.cool_down_s, CoolDown.BAN: limits.ban_s}[heard.pause]
             )
 
     def _go_to(self, number: int) -> None:

@@ -229,7 +229,7 @@ class ConsensusPublisher:
         if end is None:
             if status is not GrpcStatus.OK:
                 raise self._peer.error_of(status, text)
-            left = "the call has ended" if machine.left is None else machine.left.value
+            left = "the call has ended" if machine.left is None else machine.left.text
             self._problem = NodeFailed(f"{self._peer.address}: {left}")
             return
         code = end.get("status", 0)

@@ -114,8 +114,6 @@ async def backfilling(
             world.block_node,
             world.runner,
             BackfillSettings(block_node_sources=("one:1",), **settings),
-            chain="blocks",
-            first_block=first_block,
             new_id=lambda: str(next(ids)),
             make_source=lambda setting: made,
         )
@@ -391,8 +389,6 @@ async def test_a_stored_block_that_cannot_be_read_accuses_no_source(
             world.block_node,
             world.runner,
             BackfillSettings(block_node_sources=tuple(sources)),
-            chain="blocks",
-            first_block=0,
             new_id=iter("abc").__next__,
             make_source=lambda setting: sources[setting.name],
         )

@@ -229,10 +229,7 @@ def test_a_block_of_100_mb_is_never_held(tmp_path: Path, shape: BlockShape) -> N
     try:
         verification = verifier.begin_block(0)
         for batch in read_batches(path, batch_bytes=1 << 18):
-            if batch.piece is Piece.WHOLE:
-                verification.add(batch.items)
-            else:
-                verification.add_part(batch.items[0], last=batch.piece is Piece.LAST)
+            verification.add(batch.items, batch.piece)
         result = verification.end()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
