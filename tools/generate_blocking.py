@@ -38,10 +38,7 @@ MODULES: dict[str, str] = {
         "client",
         "connecting",
     )
-} | {
-    f"block_node/client/{room}.py": f"block_node/client/blocking/{room}.py"
-    for room in ("client", "publisher", "subscriber")
-}
+} | {"block_node/client/client.py": "block_node/client/blocking/client.py"}
 """Async module to the blocking module that is generated from it."""
 
 BY_HAND: dict[str, str] = {

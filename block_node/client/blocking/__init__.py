@@ -12,7 +12,6 @@ from the async client. The client has no threads, and sends and receives only in
 acknowledgements are received while a call such as `send` or `flush` runs. Only one thread may use a client at a time.
 """
 
-from block_node.client.blocking.client import BlockClient, connect
-from block_node.client.blocking.publisher import BlockPublisher
+from block_node.client.blocking.client import BlockClient, BlockPublisher, connect
 
 __all__ = ["BlockClient", "BlockPublisher", "connect"]

@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from block_node.blocks.generator import BlockShape, GeneratedBlock
-from block_node.client import OutgoingBlock, PublishSettings, connect
-from block_node.client.publisher import BlockPublisher
+from block_node.client import BlockPublisher, OutgoingBlock, PublishSettings, connect
 from stream_client import Reconnect
 from stream_node.node.process import NodeProcess
 from stream_storage.sqlite.database import Database
