@@ -117,8 +117,7 @@ class KnownBlocks:
         self._displaced = {block.block_id: block for block in transfer.displaced}
 
     def end_locked(self) -> None:
-        self.transfer = None
-        self._displaced = {}
+        self.transfer, self._displaced = None, {}
 
     def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
         """Adds one owned reference to each block, or to none and raises UnknownBlock. Returns the blocks."""

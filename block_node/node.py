@@ -241,11 +241,6 @@ class BlockNode:
         with suppress(StorageClosed):
             self.store.find(number, found)
 
-    def _last_block(self) -> int | None:
-        """Returns the highest block that was stored, also if its bytes are damaged now."""
-        last, newest = self.store.ever_stored.last, self.store.newest
-        return last if newest is None else max(newest.number, -1 if last is None else last)
-
     def _serve(self) -> None:
         # The blocks were still being read when another node began to serve the chain.
         if self.store.is_closed:
@@ -254,11 +249,15 @@ class BlockNode:
         self._node.register(
             [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)
         )
+        # The highest block that was stored counts, also if its bytes are damaged now.
+        last, newest = self.store.ever_stored.last, self.store.newest
+        if newest is not None:
+            last = max(newest.number, -1 if last is None else last)
         self.publishing = PublishService(
             self._node,
             self.facility,
             self.store,
-            last_block=self._last_block(),
+            last_block=last,
             first_block=self._settings.first_block,
             limits=self._settings.publish,
             new_id=self._new_id,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -239,7 +239,15 @@ class BackfillState:
         elif not filling and self._run is not None:
             if self.counters.given_up == self._run[2]:
                 self.counters.last_given_up = ""
-            logger.info("backfill_run_ended", **self._summary())
+            began_s, stored_before, given_up_before = self._run
+            seconds, stored = trio.current_time() - began_s, self.counters.blocks_stored - stored_before
+            logger.info(
+                "backfill_run_ended",
+                stored=stored,
+                seconds=round(seconds, 3),
+                blocks_per_s=round(stored / seconds, 1) if seconds else None,
+                given_up=self.counters.given_up - given_up_before,
+            )
             self._run = None
 
     def statistics(self) -> BackfillStatistics:
@@ -276,18 +284,6 @@ class BackfillState:
             return None
         stored, seconds = self.counters.blocks_stored - self._run[1], trio.current_time() - self._run[0]
         return queue * seconds / stored if stored else None
-
-    def _summary(self) -> dict[str, Any]:
-        assert self._run is not None, "a run goes on"
-        began_s, stored_before, given_up_before = self._run
-        seconds = trio.current_time() - began_s
-        stored = self.counters.blocks_stored - stored_before
-        return {
-            "stored": stored,
-            "seconds": round(seconds, 3),
-            "blocks_per_s": round(stored / seconds, 1) if seconds else None,
-            "given_up": self.counters.given_up - given_up_before,
-        }
 
     def _saved(self, number: int, operation: Do[None]) -> None:
         if operation.error is not None:

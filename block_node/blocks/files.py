@@ -66,7 +66,7 @@ def read_batches(path: Path, *, batch_bytes: int) -> Iterator[ItemBatch]:
             # If gzip has compressed a file whose name does not end in .gz, the error says so.
             is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             file.seek(0)
-            for chunk in _CHUNKS[suffix](file):
+            for chunk in _chunks(file, suffix):
                 yield from splitter.feed(chunk)
         yield from splitter.finish()
         if not splitter.offset:
@@ -149,18 +149,14 @@ def _suffix(path: Path) -> str:
     raise BlockFileError(f"{path}: block files end in {PLAIN}, {GZIP} or {ZSTD}")
 
 
-def _plain_chunks(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.read(READ_BYTES), b"")
-
-
-def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) as opened:
-        while chunk := opened.read(READ_BYTES):
-            yield chunk
-
-
-def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    return read_frame(iter(lambda: file.read(ZSTD_READ_BYTES), b""))
+def _chunks(file: BinaryIO, suffix: str) -> Iterator[bytes]:
+    if suffix == GZIP:
+        with gzip.GzipFile(fileobj=file) as opened:
+            yield from iter(lambda: opened.read(READ_BYTES), b"")
+    elif suffix == ZSTD:
+        yield from read_frame(iter(lambda: file.read(ZSTD_READ_BYTES), b""))
+    else:
+        yield from iter(lambda: file.read(READ_BYTES), b"")
 
 
 def read_frame(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -175,9 +171,6 @@ def read_frame(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise EOFError("the frame has no end")
     if frame.unused_data:
         raise zstandard.ZstdError("bytes follow the frame")
-
-
-_CHUNKS = {PLAIN: _plain_chunks, GZIP: _gzip_chunks, ZSTD: _zstd_chunks}
 
 
 class _Out(Protocol):

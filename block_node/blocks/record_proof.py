@@ -65,7 +65,8 @@ class RecordFileReader:
 
     def _maybe_begin_field(self) -> int | None:
         """Reads the tag and length of a field from `_head`. Returns their size, or None if they are incomplete."""
-        if _varints(self._head) < 2:
+        # The last byte of a number is below 0x80.
+        if sum(byte < 0x80 for byte in self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:
                 raise BlockFormatError("a field of the record file item has no length")
             return None
@@ -134,7 +135,3 @@ def check_record_proof(
 
 def _failed(number: int, kind: FailureKind, reason: str) -> VerificationFailed:
     return VerificationFailed(kind, Level.RECORD_PROOF, number, reason)
-
-
-def _varints(data: bytes) -> int:
-    return sum(1 for byte in data if byte < 0x80)

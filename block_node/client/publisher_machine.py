@@ -139,7 +139,13 @@ class PublisherMachine:
             self._stop(response.next_block)
             self.needed = None if self._has(response.next_block) else response.next_block
         elif isinstance(response, ResendBlock):
-            self._asked_again(response.block_number)
+            # The block is sent again after the block that is being sent.
+            number = response.block_number
+            if self._has(number) and number != self.sending:
+                if self.sending is None:
+                    self._cursor = number
+                else:
+                    self._resend = number if self._resend is None else min(self._resend, number)
         else:
             self._acknowledge(response.last_block)
             self.sending = None
@@ -164,15 +170,6 @@ class PublisherMachine:
         """Returns the blocks that became known to be durable since the last call. They are no longer kept."""
         settled, self._settled = self._settled, []
         return settled
-
-    def _asked_again(self, number: int) -> None:
-        """Sends this block again, after the block that is being sent. Does nothing if `_numbers` lacks the block."""
-        if not self._has(number) or number == self.sending:
-            return
-        if self.sending is None:
-            self._cursor = number
-        else:
-            self._resend = number if self._resend is None else min(self._resend, number)
 
     def _stop(self, cursor: int) -> None:
         self.sending = None

@@ -9,6 +9,7 @@ backfill stored late becomes free only when all blocks that were stored earlier 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -131,8 +132,11 @@ class ChainLog:
             return None, StoredChain(BlockRanges(), BlockRanges(), BlockRanges(), 0, 0, None, b"")
         # Staged parts belong to blocks that an earlier process was verifying.
         session.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
-        # Another program may have changed the stream: only the stream itself tells which blocks are stored.
-        known = sql.find_sound_chain(session, self.chain)
+        # Another program may have changed the stream, or the row is damaged: the stream itself tells which blocks are
+        # stored.
+        known = None
+        with suppress(DatabaseCorrupt):
+            known = sql.find_chain(session, self.chain)
         if known is None or known[:2] != (stream.stream_id, stream.next_index):
             self._rebuild(session, stream)
         return stream, self.state(session)

@@ -7,7 +7,6 @@ retention has deleted, so that they are not fetched again) and `block_damaged` c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -129,13 +128,6 @@ def find_chain(session: Session, chain: str) -> ChainRow | None:
     if row[-1] != seal_of(block_chains.name, (chain, *found)):
         raise DatabaseCorrupt(corrupt_text(f"the row of the chain {chain!r} is not what was written"))
     return found
-
-
-def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
-    """Returns the row of a chain. None also if the row is damaged: it can be rebuilt from the stream."""
-    with suppress(DatabaseCorrupt):
-        return find_chain(session, chain)
-    return None
 
 
 def set_chain(session: Session, chain: str, row: ChainRow) -> None:

@@ -395,7 +395,9 @@ class ChainStore:
             self._evicting = False
             self.apply_retention()
 
-        blocks = self._excess()
+        # Only the limit in bytes is exceeded: one block, whose size decides whether another one follows.
+        beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
+        blocks = min(EVICT_BLOCKS, beyond)
 
         def evict(session: Session) -> tuple[list[BlockPlace], StreamRecord | None]:
             return self._log.evict(session, blocks), self._log.stream(session)
@@ -431,11 +433,6 @@ class ChainStore:
         except StorageClosed:
             # The next start continues the deletion.
             self._evicting = False
-
-    def _excess(self) -> int:
-        """Returns how many blocks to delete in the next transaction: one, if only the limit in bytes is exceeded."""
-        beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
-        return min(EVICT_BLOCKS, beyond)
 
     def _note_stream(self, stream: StreamRecord | None) -> None:
         if stream is not None and not self.is_closed:

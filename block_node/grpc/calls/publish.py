@@ -160,9 +160,17 @@ class PublishCall(PublisherSession, CallHandler):
             self._has_acknowledged = True
             self._send("acknowledgement", response.block_number)
         elif isinstance(response, DuplicateBlock):
-            self._respond_duplicate(response)
+            number, last_block = response.block_number, response.last_block
+            if last_block - number <= self._limits.duplicate_window:
+                self._send("skip_block", number)
+            else:
+                reason = f"block {number} is here, as all blocks up to {last_block}"
+                self.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
         elif isinstance(response, Behind):
-            self._respond_behind(response)
+            if self._others.told.may_tell(self.party, trio.current_time()):
+                self._send("node_behind_publisher", block_or_none(response.last_block))
+            else:
+                self._send("resend_block", response.next_block)
         elif isinstance(response, SkipBlock):
             self._send("skip_block", response.block_number)
         elif isinstance(response, ResendBlock):
@@ -289,20 +297,6 @@ class PublishCall(PublisherSession, CallHandler):
         self.block_end(number)
 
     # Answers.
-
-    def _respond_duplicate(self, response: DuplicateBlock) -> None:
-        number, last_block = response.block_number, response.last_block
-        if last_block - number <= self._limits.duplicate_window:
-            self._send("skip_block", number)
-        else:
-            reason = f"block {number} is here, as all blocks up to {last_block}"
-            self.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
-
-    def _respond_behind(self, response: Behind) -> None:
-        if self._others.told.may_tell(self.party, trio.current_time()):
-            self._send("node_behind_publisher", block_or_none(response.last_block))
-        else:
-            self._send("resend_block", response.next_block)
 
     def _send(self, kind: str, block_number: int) -> None:
         if not self._is_over:

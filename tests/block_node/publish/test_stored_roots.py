@@ -105,7 +105,7 @@ async def test_a_database_of_an_earlier_version_that_guessed_wrong_goes_on(tmp_p
         sql.set_chain(session, "blocks", (*known[:-1], state))
         sql.set_root(session, "blocks", 0, wrong)
     with reading(database) as session:
-        row = sql.find_sound_chain(session, "blocks")
+        row = sql.find_chain(session, "blocks")
         assert row is not None, "else the index is rebuilt, and this state is not read"
         assert row[-1] == state
     database.close()
