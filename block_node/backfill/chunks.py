@@ -17,12 +17,12 @@ SIZE_FADES = 0.98
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits for fetching missing blocks. They apply to history and to the newest blocks separately.
+    """The limits for fetching missing blocks, for history and for the newest blocks separately.
 
     buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
     chunks: the most requests at the same time, with at most `batch_blocks` blocks each.
     retries_max: how often a block is requested again before it is left to the next search.
-    pending_blocks: the most blocks that were passed on but are not stored. Several are verified while the disk syncs.
+    pending_blocks: the most blocks that were passed on but are not stored.
     """
 
     buffer_bytes: int = 104_857_600
@@ -39,7 +39,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """The largest size of a request that runs alone: the buffer without the part for pending blocks."""
+        """The largest size of a request that runs alone."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -78,7 +78,7 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_s_max` seconds; their time starts again."""
+        """Returns the blocks that were not stored within this time, which then starts again."""
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s
@@ -87,10 +87,7 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """Chooses how many blocks the next request asks for, so that they fit into `limits.chunk_bytes`.
-
-    Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
-    """
+    """Chooses how many blocks the next request asks for. Invariant: 1 <= `_blocks` <= `limits.batch_blocks`."""
 
     def __init__(self, limits: FillLimits) -> None:
         self._limits = limits
@@ -104,7 +101,7 @@ class BatchSize:
         return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
-        """Records the size of a received block. The estimate is the largest recent block, and shrinks slowly."""
+        """Records the size of a block. The estimate is the largest recent block, and shrinks slowly."""
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:

@@ -2,8 +2,7 @@
 nodes with the same root hash for a block have the same chain up to it.
 
 The stored chain decides which source node has another chain. While the node is empty, the operator decides: by the root
-hash of a known block, or by the checks of proofs (an address book). Without either, nothing is fetched from source
-nodes with different chains, because nothing says which of them is right.
+hash of a known block, or by an address book. Else nothing is fetched from source nodes with different chains.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Opinion(NamedTuple):
 def ask_opinions(
     state: BackfillState, names: list[str], on_done: Callable[[list[Opinion]], None], guard: Guard
 ) -> None:
-    """Asks each source node for the root hash of one block. Calls `on_done` with all answers, perhaps none."""
+    """Asks each source node for the root hash of one block. on_done: called with all answers, perhaps none."""
     claims = {name: ranges for name in names if (ranges := state.health.sources[name].claims)}
     questions = _choose(state, claims)
     opinions: list[Opinion] = []
@@ -73,9 +72,9 @@ def ask_opinions(
 
 
 def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, int]:
-    """Returns the block to compare for each source node, by its name: a block that is stored here too. While nothing is
-    stored here, it is the highest block whose root hash the operator knows; source nodes without such a block get a
-    block that all of them have."""
+    """Returns the block to compare for each source node: one that is stored here too. While nothing is stored here, it
+    is the highest block whose root hash the operator knows; source nodes without one get a block that all of them
+    have."""
     available = state.store.available
     if available:
         found = {name: common_block((available, ranges)) for name, ranges in claims.items()}
@@ -90,8 +89,8 @@ def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, i
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns the block below the highest common block of `ranges`, if that block is common too; else the highest. The
-    root hash of the newest block of a chain is not always certain. None if `ranges` have no common block."""
+    """Returns the block below the highest common block of `ranges`, if it is common too; else the highest; None if
+    there is none. The root hash of the newest block of a chain is not always certain."""
     first, *others = ranges
     common = first.copy()
     for other in others:
@@ -102,8 +101,8 @@ def common_block(ranges: Iterable[BlockRanges]) -> int | None:
 
 
 def find_disagreements(opinions: Iterable[Opinion]) -> Mapping[str, str]:
-    """Returns a text for each source node that has another chain: how its root hash differs. If the right root hash of
-    a block is unknown, and the source nodes disagree about it, each of them gets a text."""
+    """Returns how the root hash of each source node with another chain differs. If the right root hash is unknown, and
+    the source nodes disagree about it, each of them gets a text."""
     found: dict[str, str] = {}
     open_opinions = []
     for each in sorted(opinions):

@@ -41,9 +41,8 @@ EDGES_LOOKED_AT = 64
 class FillMachine:
     """The state machine that fills the gaps of one kind.
 
-    holes: the missing blocks that this machine must fill.
+    holes: the missing blocks that this machine must fill. given_up: the ranges that were given up and not logged yet.
     delivered: the blocks that were passed on for verification and are not stored yet.
-    given_up: the ranges of blocks that were given up and not logged yet.
     gently: whether requests are kept small, so that publishers do not have to wait.
 
     Invariant (`check`): each block in `holes` is either open, in one chunk, or delivered. The fetched blocks that are
@@ -118,13 +117,13 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """Records that more bytes were received. Returns False if the request is too large: then call `overflowed`."""
+        """Records more received bytes. Returns False if the request is too large: then call `overflowed`."""
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
 
     def arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
-        """Adds the next complete block of a request. `grew` has already counted its bytes."""
+        """Adds the next complete block of a request, whose bytes `grew` has counted."""
         chunk = self._chunks[chunk_id]
         assert number == chunk.next_block, "the caller checks the order"
         chunk.next_block = number + 1
@@ -152,8 +151,8 @@ class FillMachine:
             self._large.add(number)
 
     def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """Handles the failure of a request before all of its blocks have arrived. lied: whether the source node does
-        not have the blocks that it claimed. slow: whether the request took too long."""
+        """Handles the failure of a request. lied: whether the source node does not have the blocks that it claimed.
+        slow: whether the request took too long."""
         chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -174,8 +173,8 @@ class FillMachine:
     # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> BackfilledBlockNotification | None:
-        """Moves the next block to be verified from its chunk to `delivered`, and returns it, or None. It must have one
-        of its `roots`; these are empty if the block continues the chain, or if root hashes are not checked."""
+        """Moves the next block to be verified to `delivered`, and returns it. It must have one of its `roots`; these
+        are empty if the block continues the chain, or if root hashes are not checked."""
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
@@ -186,8 +185,7 @@ class FillMachine:
         return BackfilledBlockNotification(number, items, size_bytes, roots=self._anchors.get(number, ()))
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them, and
-        report with `anchored` or `not_anchored`."""
+        """Returns the blocks whose root hashes the caller must find, in the footers of the stored blocks above them."""
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
@@ -203,7 +201,7 @@ class FillMachine:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Records that a fetched block passed verification. Its footer names the root hash of the block below."""
+        """Records that a fetched block passed verification. previous_root: of the block below, by its footer."""
         pending = self.delivered.get(number)
         if pending is None:
             return
@@ -218,14 +216,13 @@ class FillMachine:
         self._batch.was_good()
 
     def being_stored(self, number: int) -> None:
-        """Records that the block has come from another source and is being stored, so that the next one can follow. It
-        stays delivered until `stored` or `put_back`. The fetched block itself was not verified, so it says nothing
-        about its source, nor about the block below."""
+        """Records that the block came from another source and is being stored, so that the next one can follow. The
+        fetched block itself was not verified, so it says nothing about its source."""
         if (pending := self.delivered.get(number)) is not None:
             pending.verified = True
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Handles a fetched block that failed verification. The other blocks of its request are fetched again."""
+        """Handles a fetched block that failed verification."""
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
@@ -239,13 +236,13 @@ class FillMachine:
         self._count_attempt(number, reason)
 
     def put_back(self, number: int, reason: str) -> None:
-        """Marks a block to be fetched again, because it was not verified to the end or could not be stored."""
+        """Marks a block to be fetched again: it was not verified to the end, or could not be stored."""
         if self.delivered.pop(number, None) is not None:
             self._reopen((number,))
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """Records that a block was stored, from any source. Returns whether this machine had passed it on."""
+        """Records a stored block, from any source. Returns whether this machine had passed it on."""
         if number not in self.holes:
             return False
         self.holes.discard(number)
@@ -261,8 +258,8 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the blocks that were passed on but not stored within `processing_s_max` seconds, again after each
-        further period of that length. After more than `retries_max` periods a block is given up."""
+        """Returns the blocks that were not stored within `processing_s_max` seconds, again after each further period.
+        After more than `retries_max` periods a block is given up."""
         found = self.delivered.overdue(now_s, self._limits.processing_s_max)
         for number in found:
             if self.delivered[number].waits > self._limits.retries_max:
@@ -285,8 +282,8 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, NumberRange]]:
-        """Yields each open (missing and not requested) block at which fetching can continue, with its range of open
-        blocks. Downwards: the highest of each gap. Upwards: only the lowest of all."""
+        """Yields each open block at which fetching can continue, with its range of open blocks. Downwards: the highest
+        of each gap. Upwards: only the lowest of all."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
@@ -349,7 +346,7 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Returns whether blocks of this request can arrive or be passed on without a further request."""
+        """Whether blocks of this request can arrive or be passed on without a further request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
@@ -359,8 +356,8 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request; blocks that did not arrive can be requested again. Upwards, received blocks stay if `keep` is
-        True; downwards, they are useless without the missing higher blocks."""
+        """Ends a request; blocks that did not arrive can be requested again. Upwards, received blocks stay if `keep`;
+        downwards, they are useless without the missing higher blocks."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]

@@ -1,8 +1,6 @@
-"""Carries out the decisions of a fill machine (`fill_machine`), and reports results to the machine.
-
-It sends requests to source nodes, reads footers of stored blocks for the root hashes of missing blocks, and passes
-fetched blocks to the facility. The plugin (`worker`) decides when a block may be passed on.
-"""
+"""Carries out the decisions of a fill machine (`fill_machine`): sends requests to source nodes, finds the root hashes
+of missing blocks, passes fetched blocks to the facility. The plugin (`worker`) decides when a block may be passed
+on."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Guard(Protocol):
-    """The type of `ockam.actors.worker.Context.guard`: an exception in the callback counts as a crash of the worker."""
+    """The type of `ockam.actors.worker.Context.guard`."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 
@@ -79,7 +77,7 @@ class Filler:
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> BackfilledBlockNotification | None:
-        """Checks deadlines, sends requests and passes on at most one block, which it returns. More can be ready."""
+        """Checks deadlines, sends requests and passes on at most one block, which it returns."""
         machine, now_s = self.machine, trio.current_time()
         # Deadlines come first: they free requests, and blocks to be fetched again.
         for chunk in machine.late(now_s):
@@ -137,7 +135,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Marks all passed-on blocks for another fetch, because the node has lost them."""
+        """Marks all passed-on blocks for another fetch."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 
@@ -179,7 +177,7 @@ class Filler:
             self._wake()
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a missing block must have: the footer of the next block or the chain names it."""
+        """Finds the root hash that a missing block must have: the next block or the chain names it."""
         # A read of the footer is under way.
         if number in self._reading:
             return

@@ -1,7 +1,7 @@
 """The health of the source nodes, and the choice of one for a block. No I/O. The caller passes the time in seconds.
 
-Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there): during a pause of the
-best source node, the reference block node asks no other one. Here, source nodes of the next priority are asked.
+Source: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there): during a pause of the best source
+node, nodes of the next priority are asked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
     """The statistics of one source node.
 
     failures: since the last success; errors: since the node started.
-    backoff_s: the rest of the pause after a failure. 0 if the source node can be asked now.
+    backoff_s: the rest of the pause after a failure; 0 if there is none.
     first_block, last_block, ranges: the blocks that the source node claims to have.
     latency_ms: the average time of an answer about the claimed blocks.
     other_chain: the evidence that the source node has another chain. Empty if there is none.
@@ -48,8 +48,8 @@ _OWN = ("failures", "latency_ms", "blocks", "size_bytes", "errors", "last_error"
 
 
 class SourceHealth(msgspec.Struct, eq=False):
-    """The health of one source node, see `SourceStatistics`. has_answered: whether it answered when it was last asked
-    which blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
+    """See `SourceStatistics`. has_answered: whether it answered when it was last asked which blocks it has.
+    is_excluded: whether its blocks are not fetched, because it has another chain."""
 
     setting: SourceSetting
     claims: BlockRanges | None = None
@@ -74,8 +74,8 @@ class SourceHealth(msgspec.Struct, eq=False):
 
 
 class Health:
-    """The health of all source nodes. The pause after a failure begins at `retry_delay_s` and grows to `backoff_s_max`.
-    `tie` returns a number in [0, 1) that decides between equal source nodes, so that the load is spread."""
+    """The pause after a failure begins at `retry_delay_s` and grows to `backoff_s_max`. tie: returns a number in [0, 1)
+    that decides between equal source nodes, so that the load is spread."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Health:
         self.failed(name, now_s, reason)
 
     def find_silence(self) -> str:
-        """Returns the last error of each source node if none of them reports its blocks. Otherwise returns ""."""
+        """Returns the last error of each source node if none of them reports its blocks, else ""."""
         # One source node of this chain that answers is enough to know which blocks exist.
         if any(each.has_answered and not each.is_excluded for each in self.sources.values()):
             return ""
@@ -117,8 +117,8 @@ class Health:
         )
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now, or None. It has the block and is not in a pause. The
-        best priority wins, then the fewest failures, the fewest running requests (`busy`), the best score."""
+        """Returns the source node to ask for block `number` now, or None. The best priority wins, then the fewest
+        failures, the fewest running requests (`busy`), the best score."""
         # Only among equals do failures, load and latency decide: a lower priority is used if no better source can be
         # asked.
         fit = [each for each in self.ready(now_s) if each.has(number)]
@@ -135,7 +135,7 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
-        """Returns the highest block that a source node claims. With `now_s`, source nodes in a pause do not count."""
+        """Returns the highest block that a source node claims. With `now_s`, nodes in a pause do not count."""
         # An excluded source node says nothing about this chain.
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)
@@ -151,7 +151,7 @@ class Health:
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
         """Records a failure, which starts a pause. The pause doubles with each further failure, up to a limit. A
-        failure during a pause does not lengthen it: the failed request was already running when the pause began."""
+        failure during a pause does not lengthen it."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
@@ -167,7 +167,7 @@ class Health:
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks that a source node lacked, or sent wrong, from its claims until its next answer."""
+        """Removes blocks from the claims of a source node that lacked them, or sent them wrong."""
         claims = self.sources[name].claims
         # Other blocks of this source node can still be right, so they stay.
         if claims is not None:

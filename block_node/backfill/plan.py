@@ -29,10 +29,8 @@ class BlockGap(NamedTuple):
 
 
 class GapFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts from which the gaps are computed.
-
-    known: the blocks that are stored, or were stored and then deleted by retention.
-    newest_known: the highest block that publishers have announced. sources_last: the highest block of the source nodes.
+    """known: the blocks that are stored, or were deleted by retention.
+    newest_known: the highest block that publishers have announced. sources_last: that of the source nodes.
     follows: whether to have all blocks up to `sources_last`, even if no publisher has announced them.
     """
 
@@ -44,7 +42,7 @@ class GapFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def intended_range(first_available: int, last_to_store: int, view: GapFacts) -> NumberRange | None:
-    """Returns the range of blocks that this node should have, if any. `last_to_store` -1 means no limit."""
+    """Returns the range of blocks that this node should have, if any. last_to_store: -1 means no limit."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
         ends.append(view.sources_last)
@@ -83,7 +81,7 @@ class _Patience(msgspec.Struct):
 
 class GapPatience:
     """Decides when to try again to fill a gap that did not shrink. The pause starts at the interval between two
-    searches, and doubles with each attempt, up to a limit. A gap is identified by its first block."""
+    searches, and doubles with each attempt. A gap is identified by its first block."""
 
     def __init__(self, interval_s: float, backoff_s_max: float) -> None:
         self._interval_s = interval_s
@@ -91,8 +89,7 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[BlockGap], now_s: float, busy: Collection[Kind] = ()) -> list[BlockGap]:
-        """Returns the gaps to try now, none of a `busy` kind, and starts their next pauses. Forgets all gaps that are
-        not among `gaps`."""
+        """Returns the gaps to try now, none of a `busy` kind, and starts their next pauses. Forgets all other gaps."""
         before, self._gaps = self._gaps, {}
         found = []
         for gap in gaps:

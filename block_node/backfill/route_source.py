@@ -1,7 +1,6 @@
 """A source of blocks over an Ockam route: another node with the services `block_status` and `block_subscribe`.
 
-Each request is a worker with an address of its own, which is removed when the request ends. It confirms received items
-at once, so the source node never waits. If the blocks are too large, the listener cancels the request.
+Each request is a worker with an address of its own. It confirms received items at once, so the source node never waits.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ T = TypeVar("T")
 
 
 class RouteSource:
-    """A source of blocks over an Ockam route. The route leads to the node and names no service of it. silence_s_max:
-    the longest wait for a message."""
+    """The route names no service of the node. silence_s_max: the longest wait for a message."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -128,7 +126,7 @@ def _read_ranges(payload: bytes) -> BlockRanges:
 
 
 class Fetching(Worker):
-    """Subscribes to the blocks from `first` to `last` of a source node, and passes them to its listener.
+    """Subscribes to the blocks from `first` to `last`, and passes them to its listener.
 
     Invariant: `_joiner` has the received items of block `_next`.
     """
@@ -269,9 +267,8 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims. The highest unsigned number stands for an unknown block in
-    the reference block node, so a range above `NUMBER_MAX` is left out. Raises ProtocolError for other invalid ranges.
-    """
+    """Returns the block ranges that a source node claims. The highest unsigned number stands for an unknown block, so a
+    range above `NUMBER_MAX` is left out. Raises ProtocolError for other invalid ranges."""
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

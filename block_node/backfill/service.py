@@ -91,8 +91,8 @@ class BackfillAnswers(AnsweringWorker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """Returns the needed right: to operate the node. To see the state, the right to read its blocks is enough too.
-        Raises ProtocolError."""
+        """To start a search needs the right to operate the node. To see the state, that to read its blocks is
+        enough."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

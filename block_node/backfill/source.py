@@ -35,8 +35,8 @@ class FetchListener(Protocol):
     def block(self, number: int, items: list[bytes]) -> None: ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
-        """Called when the request has failed before all blocks had arrived. lied: whether the source node does not have
-        the blocks that it claimed, or sent invalid messages."""
+        """The request has failed. lied: whether the source node does not have the blocks that it claimed, or sent
+        invalid messages."""
         ...
 
 
@@ -47,14 +47,13 @@ class RunningFetch(Protocol):
 
 
 class BlockSource(Protocol):
-    """The interface of a source of blocks: `RouteSource` over an Ockam route, or `GrpcSource` over the gRPC services of
-    the reference block node (facts/block_node.md §1)."""
+    """`RouteSource` over an Ockam route, or `GrpcSource` over the gRPC services of the reference block node."""
 
     def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Asks for the root hash of block `number`. size_bytes: the size of the block if it is stored here, so that the
-        source does not send its bytes; else 0."""
+        """size_bytes: the size of the block if it is stored here, so that the source does not send its bytes; else
+        0."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

@@ -72,12 +72,11 @@ class BackfillStatus(enum.IntEnum):
 
 
 class Counters(msgspec.Struct):
-    """The counters of backfill since the node started. They survive a crash of the worker.
+    """The counters of backfill since the node started.
 
     fetch_errors: failed requests, and fetched blocks that failed verification.
     given_up: ranges of blocks that were left to the next search. last_given_up: a text about the last of them. Empty
-    after a run that gave up nothing.
-    runs: the number of times that fetching started.
+    after a run that gave up nothing. runs: the number of times that fetching started.
     """
 
     gaps_detected: int = 0
@@ -93,11 +92,9 @@ class Counters(msgspec.Struct):
 
 
 class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that describe backfill at one moment.
-
-    queue: the number of missing blocks that are being fetched or processed.
-    missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
-    while no source node answers. None if no block was found missing, and nobody knows which blocks exist.
+    """queue: the number of missing blocks that are being fetched or processed.
+    missing: how many blocks of those that the last search found are still missing. None if no block was found missing,
+    and nobody knows which blocks exist.
     problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
     held_bytes: the total size of blocks that were fetched and are not stored yet.
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
@@ -117,10 +114,9 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillState:
-    """The state of backfill on one block node. Backfill is off if no source node is configured.
+    """The state of backfill on one block node, which is off if no source node is configured.
 
-    tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
-    make_source: creates a source node from its setting. None means one over an Ockam route, or over gRPC.
+    tie: see `Health`; None means a random number. make_source: None means a source over an Ockam route, or over gRPC.
     make_tls: makes the TLS of a connection to a source whose scheme is `grpcs`.
     newest_known: the highest block that publishers have announced.
     machines, is_scanning, scan_now: those of the present worker; none before its first start.
@@ -179,13 +175,13 @@ class BackfillState:
         return bool(self.sources)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it."""
+        """Records that block `number` exists in the network."""
         if number <= NUMBER_MAX and (self.newest_known is None or number > self.newest_known):
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
         """Forgets the highest announced block if no source node has it in more than `max_retries` searches: the
-        publisher could have been wrong. The highest block of the source nodes, `sources_last`, replaces it."""
+        publisher could have been wrong. `sources_last` replaces it."""
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0
@@ -204,8 +200,8 @@ class BackfillState:
                 self.storage.submit_write(Do(work, partial(self._saved, number)))
 
     def note_gaps(self, gaps: list[BlockGap], unattended: list[BlockGap]) -> int:
-        """Records the gaps that a search found. Returns the number of new gaps. A gap is new if it has no end in common
-        with an earlier gap, and is partly `unattended` by fillers: a gap that is being filled can fall into two."""
+        """Records the gaps that a search found. Returns the number of new ones. A gap is new if it has no end in common
+        with an earlier gap, and is partly `unattended`: a gap that is being filled can fall into two."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [
@@ -220,8 +216,8 @@ class BackfillState:
         return len(new)
 
     def note_chains(self, compared: set[str], disagreements: Mapping[str, str]) -> None:
-        """Records which of the compared source nodes have another chain. The blocks of these nodes are not fetched,
-        unless nothing is stored here and proofs are checked: then the proofs decide."""
+        """Records which of the compared source nodes have another chain. Their blocks are not fetched, unless nothing
+        is stored here and proofs are checked: then the proofs decide."""
         decides = bool(self.store.available) or not self.verifier.settings.levels & (Level.RECORD_PROOF | Level.TSS)
         for name in sorted(compared):
             source, text = self.health.sources[name], disagreements.get(name, "")

@@ -98,7 +98,7 @@ class Backfill(Plugin):
         return any(filler.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it. All pauses after failures end."""
+        """Searches because an operator asked for it. All pauses after failures end."""
         self._asked_for = True
         self._scan(on_disk=True)
 
@@ -224,7 +224,7 @@ class Backfill(Plugin):
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
-        """Schedules a search that a publisher caused, at least `SCAN_PAUSE_S` after the start of the last search."""
+        """Schedules a search that a publisher caused."""
 
         def scan() -> None:
             self._soon = False
@@ -235,8 +235,8 @@ class Backfill(Plugin):
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - trio.current_time()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
-        """Searches for missing blocks. If a search is already running, another one follows it. on_disk: whether to
-        check first that the stored blocks are still on disk, which is slow with many blocks."""
+        """If a search is already running, another one follows it. on_disk: whether to check first that the stored
+        blocks are still on disk, which is slow with many blocks."""
         if self._scanning:
             self._again = self._again or on_disk
             return
@@ -257,8 +257,8 @@ class Backfill(Plugin):
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """Asks all source nodes that are not in a pause which blocks they have, and calls `_compare` when all have
-        answered. If a publisher caused the search and the answers cannot change the plan, calls `_plan` at once."""
+        """Asks all source nodes that are not in a pause which blocks they have; then follows `_compare`, or `_plan` if
+        a publisher caused the search and the answers cannot change the plan."""
         if self._asked_for:
             # The pauses end only now: a search that still ran when the operator asked can have begun new pauses.
             self._asked_for = False
@@ -293,8 +293,7 @@ class Backfill(Plugin):
         self._state.sources[name].ask_status(self.context.guard(answered))
 
     def _compare(self, asked: list[str]) -> None:
-        """Compares the chains of the source nodes that have answered with the stored chain, or with each other while
-        nothing is stored here (`comparing`). Then calls `_plan`."""
+        """Compares the chains of the source nodes that have answered (`comparing`). Then calls `_plan`."""
 
         def compared(opinions: list[Opinion]) -> None:
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
@@ -309,8 +308,8 @@ class Backfill(Plugin):
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool, sources_last: int | None) -> GapFacts:
-        """Returns the facts for a plan. `sources_last` is the highest block of the source nodes. Announcements of
-        publishers count only up to it: a publisher can be wrong, and higher blocks could not be fetched."""
+        """Returns the facts for a plan. Announcements of publishers count only up to the highest block of the source
+        nodes: a publisher can be wrong, and higher blocks could not be fetched."""
         state = self._state
         next_block, newest_known = state.verifier.chain.next_number, state.newest_known
         if newest_known is not None and sources_last is not None:
@@ -334,7 +333,7 @@ class Backfill(Plugin):
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
     def _plan(self) -> None:
-        """Passes the gaps to the fillers. Gaps below the next block of the chain wait while their filler is busy."""
+        """Passes the gaps to the fillers. Those below the next block of the chain wait while their filler is busy."""
         state, now_s = self._state, trio.current_time()
         follows, health = self._follows, state.health
         state.unknown = health.find_silence() if follows else ""

@@ -1,9 +1,9 @@
 """The blocks of one chain on disk: as messages of the chain's stream, with an index and other tables. The caller
 provides the session and its transaction.
 
-A block is stored in one transaction with its index row: completely or not at all, and its parts are consecutive
-messages. Blocks are deleted by number, but messages only from the start of the stream. So the space of a block that
-backfill stored late becomes free only when all blocks that were stored earlier are deleted.
+A block is stored in one transaction with its index row, and its parts are consecutive messages. Blocks are deleted by
+number, but messages only from the start of the stream: the space of a block that backfill stored late becomes free when
+all blocks that were stored earlier are deleted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StoredChain(msgspec.Struct, frozen=True):
     - available: the blocks that can be read. stored: these, and the blocks that retention has deleted. damaged: the
       blocks whose bytes are damaged or gone.
     - blocks, size_bytes, newest: the number, the size and the newest of the available and damaged blocks.
-    - verifier_state: the state that was stored last. Empty if none was stored since `block_index` was built.
+    - verifier_state: empty if none was stored since `block_index` was built.
     """
 
     available: BlockRanges
@@ -77,8 +77,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. `is_new`: False if the same block was stored before. `mended_bytes`: the size of
-    the damaged block that it replaces."""
+    """The result of storing a block. is_new: False if the same block was stored before. mended_bytes: the size of the
+    damaged block that it replaces."""
 
     place: BlockPlace
     is_new: bool
@@ -90,11 +90,11 @@ class NewBlock(msgspec.Struct, frozen=True):
     """A verified block to be stored.
 
     - parts: the bytes of the serialized `Block`, cut into parts, without the staged ones.
-    - attempt, staged, staged_bytes: the number under which parts are staged (on disk before the verification), how many
-      parts, and their size. None if no part is.
-    - verifier_state: the state from which the verifier can continue after this block. Empty if it need not be stored.
-    - other_roots: the other possible root hashes of the block. The next block shows which root hash is right.
-    - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
+    - attempt, staged, staged_bytes: the number under which parts are staged (on disk before the verification), how
+      many, and their size.
+    - verifier_state: from which the verifier can continue after this block. Empty if it need not be stored.
+    - other_roots: the other possible root hashes of the block. The next block shows which one is right.
+    - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one.
     """
 
     number: int
@@ -118,14 +118,14 @@ def stream_name(chain: str) -> str:
 
 
 class ChainLog:
-    """Reads and writes the blocks of one chain. Changes need a writing transaction of the caller. For faults of a disk
-    or a file, every method raises StorageError only."""
+    """Changes need a writing transaction of the caller. For faults of a disk or a file, every method raises
+    StorageError."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Opens the chain, and deletes staged parts. Returns its stream, None before the first block, and its state."""
+        """Deletes staged parts. Returns the stream, None before the first block, and the state of the chain."""
         # Without a stream there is no block, and nothing else in the tables counts.
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
@@ -168,10 +168,9 @@ class ChainLog:
         """Stores a block, unless the same block is already stored.
 
         time_us: the time of the messages, in microseconds since 1970. behind: a block that must already be stored,
-        usually the previous one. mends: whether the stored bytes of the block are damaged, so that it is stored again.
+        usually the previous one. mends: whether the stored bytes of the block are damaged.
 
-        Raises StoredBlockDiffers if a different block with the same number is stored, PredecessorMissing if the block
-        `behind` is not stored, StagedPartMissing if a staged part is missing.
+        Raises StoredBlockDiffers, PredecessorMissing or StagedPartMissing.
         """
         # 1. A damaged block is written into its own place if it fits there, else it is stored like a new one.
         known = self.find(session, block.number)
@@ -314,7 +313,7 @@ class ChainLog:
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
         """Yields the locations of the complete blocks of the stream, each with the right root hash of the previous
-        block, if that block is stored under a wrong one; else empty bytes."""
+        block, if that is stored under a wrong one; else empty bytes."""
         index = stream.first_index
         begun: BlockPlace | None = None
         root_before = b""

@@ -1,8 +1,6 @@
-"""Collects the items of one block, as they arrive, into the bytes that will be stored. This module stores nothing.
-
-A serialized block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once,
-which the caller can remove before the block is complete, so that a large block does not fill the memory.
-"""
+"""Collects the items of one block, as they arrive, into the bytes that will be stored: `(0x0A length item)*`. The bytes
+are cut into parts at once, which the caller can remove before the block is complete, so that a large block does not
+fill the memory. This module stores nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ prefix_of = lru_cache(maxsize=PREFIXES_MAX)(item_prefix)
 class BlockCollector:
     """The collected bytes of one block.
 
-    - attempt: the number under which parts of the block are staged (written to disk before the verification).
-    - staged: the number of parts that were removed to be staged.
+    - attempt: the number under which parts are staged (written to disk before the verification). staged: how many were.
     - broken: whether the pieces of an item did not fit the length at its start. The block is then damaged.
 
     Invariant: all parts except the last have PART_BYTES_MAX bytes. When `add` returns, `_tail` has fewer.
@@ -90,7 +87,7 @@ class BlockCollector:
             self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
 
     def take_parts(self) -> tuple[int, list[bytes]]:
-        """Removes the complete parts from memory, to be staged. Returns the number of the first, and the parts."""
+        """Removes the complete parts, to be staged. Returns the number of the first, and the parts."""
         first, parts = self.staged, self._parts
         self._parts = []
         self.staged += len(parts)
@@ -124,7 +121,6 @@ class BlockCollector:
 
 
 def _item_bytes(head: bytes) -> int | None:
-    """Returns the size of an item from the tag and length at its start. None if they cannot be decoded."""
     try:
         return item_size(head)
     except BlockFormatError:

@@ -1,4 +1,4 @@
-"""The errors of storing or finding a block, in addition to the errors that a disk or a file can cause."""
+"""The errors of storing or finding a block."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ class StoredBlockDiffers(StorageError):
 
 
 class PredecessorMissing(StorageError):
-    """Raised for a block that is not stored because an earlier block could not be stored."""
+    """Raised for a block if an earlier block could not be stored."""
 
     def __init__(self, number: int, behind: int) -> None:
         super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
 
 
 class StagedPartMissing(StorageError):
-    """Raised for a large block if one of its staged parts is missing. Parts of large blocks are staged: written to disk
-    before the verification."""
+    """Raised for a large block if one of its staged parts (written before the verification) is missing."""
 
     def __init__(self, number: int, part: int) -> None:
         super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")

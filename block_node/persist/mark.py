@@ -1,14 +1,12 @@
 """The messages of a stored block: the parts of its bytes, and the mark of each part (a message header). No I/O.
 
 A block is stored as consecutive messages of its chain's stream. Their joined data is the block as a serialized `Block`,
-the content of a `.blk` file. The key of each message is the block's number. Each message has one header `block/1`, the
-mark:
+the content of a `.blk` file. The key of each message is the block's number. Its header `block/1`, the mark, has:
 
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
-This root hash is the most likely one at the time when the block was stored. A header `block_roots/1` lists the other
-possible ones. The next block can show that one of the others is right: then the first message of the next block has a
-header `block_before/1` with the right root hash.
+This root hash is the most likely one. A header `block_roots/1` lists the other possible ones. If the next block shows
+that one of these is right, its first message has a header `block_before/1` with the right root hash.
 """
 
 from __future__ import annotations

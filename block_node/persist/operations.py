@@ -38,7 +38,7 @@ def read_chain(session: Session, log: ChainLog) -> StoredChain | None:
 
 
 def recount(session: Session, log: ChainLog) -> StoredChain | None:
-    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals. Returns the new state."""
+    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals."""
     recount_chain(session, log.chain)
     return read_chain(session, log)
 
@@ -85,8 +85,8 @@ class StageParts(Do[None]):
 
 class ReadBlocks(Operation):
     """Reads at most `blocks` consecutive blocks, from part number `part` of block `number` on, up to the first missing
-    one. At least one part is read, whatever its size. If `part` is beyond the end of the first block, no part of it is
-    found. Fails if the first block is missing or unreadable. A later unreadable block only ends the read."""
+    one: at least one part, but none if `part` is beyond the end of the first block. Fails if the first block is missing
+    or unreadable. A later unreadable block only ends the read."""
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
 

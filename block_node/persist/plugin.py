@@ -1,7 +1,6 @@
 """The plugin that persists blocks: it collects the items of a block as they arrive, and stores the verified block.
 
-If a block grows beyond HELD_BYTES_MAX in memory, its complete parts are staged: kept on disk until the verification. So
-memory is bounded for blocks of any size. `block_node.persist.store` decides how blocks are stored.
+If a block grows beyond HELD_BYTES_MAX in memory, its complete parts are staged: kept on disk until the verification.
 """
 
 from __future__ import annotations

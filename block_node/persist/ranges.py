@@ -1,7 +1,5 @@
-"""Sets of block numbers, kept as ranges: the numbers of blocks that are stored, readable or missing. No I/O.
-
-Adding a number takes constant time at the end of a set. Elsewhere it takes a search and a shift of the later ranges.
-"""
+"""Sets of block numbers, kept as ranges: the blocks that are stored, readable or missing. Adding a number takes
+constant time at the end of a set."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 
 class NumberRange(NamedTuple):
-    """A range of block numbers from `first` to `last`, both included."""
+    """Both ends are included."""
 
     first: int
     last: int

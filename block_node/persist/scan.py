@@ -1,5 +1,5 @@
-"""The scan: reads all stored blocks again and again, slowly, so that damage is found before a reader needs the block.
-The store then treats such a block as missing."""
+"""The scan: reads all stored blocks again and again, slowly, so that damage is found before a reader needs the
+block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE_S = 5.0
 
 
 class BlockScan(Worker):
-    """The worker that scans the blocks of a store. It reads at most `bytes_per_s` bytes in a second."""
+    """It reads at most `bytes_per_s` bytes in a second."""
 
     def __init__(self, store: ChainStore, bytes_per_s: int) -> None:
         self._store = store

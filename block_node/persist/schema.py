@@ -1,7 +1,7 @@
-"""The tables for the blocks of a chain, and their SQL statements as text. The messages are defined by `mark`.
+"""The tables for the blocks of a chain, and their SQL statements as text.
 
 `block_index` finds a block by its number, and can be rebuilt from the stream alone. `block_evicted` (blocks that
-retention has deleted, so that they are not fetched again) and `block_damaged` cannot be rebuilt.
+retention has deleted, so that they are not fetched again) and `block_damaged` cannot.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Replaces the row of a chain, and changes its totals. The caller has read the `known` row: to check it again would
-    cost as much as the write. An empty `verifier_state` keeps the present one."""
+    """Changes the totals of a chain. The caller has read the `known` row: to check it again would cost as much as the
+    write. An empty `verifier_state` keeps the present one."""
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)
@@ -169,7 +169,7 @@ def add_place(session: Session, chain: str, place: BlockPlace) -> None:
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
-    """Replaces the root hash of a stored block, because the next block has shown that another one is right."""
+    """Replaces the root hash of a block, because the next block has shown that another one is right."""
     row = session.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))
@@ -190,7 +190,7 @@ def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | 
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the stored list of the blocks that retention has deleted, by the first and last block of each range."""
+    """Replaces the list of the blocks that retention has deleted."""
     session.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])

@@ -50,8 +50,8 @@ class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a block store. `stored`, `evicted` (by retention), `mended` (in place of a damaged block)
-    and `failed` count blocks since the start of the node."""
+    """stored, evicted (by retention), mended (in place of a damaged block) and failed count blocks since the start of
+    the node."""
 
     blocks: int
     size_bytes: int
@@ -69,10 +69,9 @@ class ChainStore:
 
     - available: the blocks that can be read. ever_stored: these, and the blocks that retention has deleted.
     - damaged: the stored blocks whose bytes a reader found damaged or gone. They are missing until they come again.
-    - newest: the location of the highest available or damaged block.
-    - verifier_state: the verifier state that was stored last. Empty if there is none.
+    - newest: the location of the highest available or damaged block. verifier_state: that of the last stored block.
     - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
-    - refusal: the reason why no block can be stored now. None if blocks can be stored.
+    - refusal: why no block can be stored now. None if blocks can be stored.
     - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
       until this block is stored, or the node gives all of them up.
 
@@ -110,7 +109,7 @@ class ChainStore:
         self.verifier_state = b""
 
     def when_open(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as the store has read which blocks are stored."""
+        """Calls a function once, as soon as it is known which blocks are stored."""
         if self.is_open:
             function()
         else:
@@ -235,8 +234,7 @@ class ChainStore:
             on_done(error)
 
     def forget_failed(self) -> None:
-        """Forgets which block could not be stored. Call it when the node has given up all blocks that are not durable:
-        an empty chain may then begin with another block."""
+        """Forgets which block could not be stored, because the node has given up all blocks that are not durable."""
         self._refused_from = None
 
     def _no_longer_under_way(self, number: int) -> None:
@@ -247,7 +245,7 @@ class ChainStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Writes parts of an unverified block to disk, under the number `attempt`, until the verification."""
+        """Writes parts of an unverified block to disk, under the number `attempt`."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
@@ -266,7 +264,7 @@ class ChainStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Reads consecutive blocks, see `ReadBlocks`. A block that is found damaged or gone is missing from then on."""
+        """Reads consecutive blocks, see `ReadBlocks`. A block that is damaged or gone is missing from then on."""
 
         def read(operation: ReadBlocks) -> None:
             if isinstance(operation.error, DatabaseCorrupt):
@@ -279,7 +277,7 @@ class ChainStore:
         self._storage.submit_read(Do(partial(self._log.find, number=number), on_done))
 
     def read_roots(self, last: int, on_done: Callable[[Do[list[bytes]]], None]) -> None:
-        """Reads the root hashes of all blocks up to `last`. A verifier without a stored state continues from these."""
+        """Reads the root hashes of all blocks up to `last`."""
         self._storage.submit_read(Do(partial(self._log.roots, last=last), on_done))
 
     def statistics(self) -> BlockStoreStatistics:
@@ -440,6 +438,6 @@ class ChainStore:
 
 
 def _report_unmarked(number: int, operation: Do[None]) -> None:
-    """Logs that the damaged block counts as available again after the next start, until the damage is found again."""
+    """Logs that the damaged block counts as available after the next start, until the damage is found again."""
     if operation.error is not None:
         logger.error("block_damage_not_noted", block=number, reason=str(operation.error))

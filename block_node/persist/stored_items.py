@@ -1,5 +1,4 @@
-"""Reads the items of one stored block in batches, with at most one read in memory, and finds root hashes in them. It
-verifies no block."""
+"""Reads the items of one stored block in batches, and finds root hashes in them. It verifies no block."""
 
 from __future__ import annotations
 
@@ -71,8 +70,8 @@ def read_items(
 
 
 def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
-    """Computes the possible root hashes of the newest stored block from its items. They are normally stored with the
-    chain, but missing after a rebuild of the index, and in a database of an older version."""
+    """Computes the possible root hashes of the newest stored block. They are normally stored with the chain, but
+    missing after a rebuild of the index, and in a database of an older version."""
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 
