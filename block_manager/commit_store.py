@@ -102,7 +102,6 @@ def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, byte
 
 
 def is_text(block_id: str) -> bool:
-    """Returns whether SQLite can store an id: as UTF-8."""
     try:
         block_id.encode()
     except UnicodeEncodeError:
@@ -223,14 +222,12 @@ class LruCache(OrderedDict[str, Block]):
         self.block_count_max = block_count_max
 
     def find(self, block_id: str) -> Block | None:
-        """Returns the block with this id, or None. Marks the block as the most recently used."""
         block = self.get(block_id)
         if block is not None:
             self.move_to_end(block_id)
         return block
 
     def use(self, block: Block) -> None:
-        """Adds or replaces a block, and marks it as the most recently used."""
         self[block.block_id] = block
         self.move_to_end(block.block_id)
         if len(self) > self.block_count_max:

@@ -51,8 +51,6 @@ class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockEnded(msgspec.Struct, frozen=True):
-    """All items of the block have arrived, so that it can be verified."""
-
     block_number: int
     attempt: int
 
@@ -124,8 +122,6 @@ class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
 
 
 class BlockDamaged(msgspec.Struct, frozen=True):
-    """The bytes of a stored block were found damaged or gone: it is missing now."""
-
     block_number: int
 
 

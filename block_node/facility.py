@@ -65,8 +65,6 @@ class Plugin(Worker):
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
-    """The queue of one plugin, and the number of events delivered since the plugin was attached."""
-
     name: str
     gating: bool
     paused: bool
@@ -104,7 +102,6 @@ class Inlet:
 
     @property
     def full(self) -> bool:
-        """Whether sources of items must wait for this plugin. False if it is not gating."""
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
     def pause(self) -> None:
@@ -181,7 +178,6 @@ class Facility:
 
     @property
     def missing(self) -> frozenset[str]:
-        """The names of the gating plugins that failed and have not been attached again."""
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:

@@ -142,7 +142,6 @@ class BlockNode:
 
     @property
     def first_block(self) -> int:
-        """The first block that an empty node takes."""
         return self._settings.first_block
 
     def when_ready(self, function: Callable[[], None]) -> None:

@@ -101,7 +101,6 @@ class BatchSize:
         return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
-        """Records the size of a block. The estimate is the largest recent block, and shrinks slowly."""
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:

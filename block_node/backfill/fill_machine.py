@@ -222,7 +222,6 @@ class FillMachine:
             pending.verified = True
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Handles a fetched block that failed verification."""
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
@@ -236,7 +235,6 @@ class FillMachine:
         self._count_attempt(number, reason)
 
     def put_back(self, number: int, reason: str) -> None:
-        """Marks a block to be fetched again: it was not verified to the end, or could not be stored."""
         if self.delivered.pop(number, None) is not None:
             self._reopen((number,))
             self._count_attempt(number, reason)
@@ -346,7 +344,6 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Whether blocks of this request can arrive or be passed on without a further request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk

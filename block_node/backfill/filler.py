@@ -73,7 +73,6 @@ class Filler:
 
     @property
     def busy(self) -> bool:
-        """Whether blocks are being fetched, or given-up blocks were not logged yet."""
         return self.machine.busy or bool(self.machine.given_up)
 
     def step(self, may_deliver: bool) -> BackfilledBlockNotification | None:
@@ -135,7 +134,6 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Marks all passed-on blocks for another fetch."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 

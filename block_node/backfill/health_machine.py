@@ -102,7 +102,6 @@ class Health:
         self._note_latency(source, latency_s)
 
     def note_no_answer(self, name: str, now_s: float, reason: str) -> None:
-        """Records that a source node did not say which blocks it has. Its earlier claims remain."""
         self.sources[name].has_answered = False
         self.failed(name, now_s, reason)
 
@@ -131,7 +130,6 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Whether any source node claims to have this block, also one in a pause."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
@@ -167,7 +165,6 @@ class Health:
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source node that lacked them, or sent them wrong."""
         claims = self.sources[name].claims
         # Other blocks of this source node can still be right, so they stay.
         if claims is not None:

@@ -237,7 +237,6 @@ class Fetching(Worker):
             listener.block(number, items)
 
     def _watch(self) -> None:
-        """Ends the request if its connection was closed, or if no message has arrived for too long."""
         if self._listener is None:
             self._node.unregister(self.context.address)
             return

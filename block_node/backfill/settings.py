@@ -35,7 +35,6 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
     @property
     def protocol(self) -> str:
-        """How this node speaks to the source, in words."""
         return {"": "Ockam routing", "grpc": "gRPC"}.get(self.scheme, "gRPC over TLS")
 
 

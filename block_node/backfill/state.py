@@ -175,7 +175,6 @@ class BackfillState:
         return bool(self.sources)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Records that block `number` exists in the network."""
         if number <= NUMBER_MAX and (self.newest_known is None or number > self.newest_known):
             self._set_newest(number, save)
 

@@ -175,7 +175,6 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Whether a block may be passed on: the queues of the plugins have room, and the store accepts blocks."""
         return not self.facility.full and self._state.store.refusal is None
 
     @property
@@ -208,7 +207,6 @@ class Backfill(Plugin):
             self._state.storage.submit_write(Do(work, self.context.guard(self._loaded)))
 
     def _loaded(self, operation: Do[int | None]) -> None:
-        """Receives the stored number of the highest announced block, and starts the searches."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
@@ -224,8 +222,6 @@ class Backfill(Plugin):
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
-        """Schedules a search that a publisher caused."""
-
         def scan() -> None:
             self._soon = False
             self._scan(on_disk=False)
@@ -293,8 +289,6 @@ class Backfill(Plugin):
         self._state.sources[name].ask_status(self.context.guard(answered))
 
     def _compare(self, asked: list[str]) -> None:
-        """Compares the chains of the source nodes that have answered (`comparing`). Then calls `_plan`."""
-
         def compared(opinions: list[Opinion]) -> None:
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))
             self._plan()

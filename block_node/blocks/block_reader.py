@@ -97,7 +97,6 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item], piece: Piece = Piece.WHOLE) -> None:
-        """Processes whole items, or one piece of an item."""
         if piece is not Piece.WHOLE:
             self.add_part(items[0], last=piece is Piece.LAST)
             return

@@ -75,8 +75,6 @@ class HashScheme(msgspec.Struct, frozen=True):
 
 
 class RootCandidate(msgspec.Struct, frozen=True):
-    """A possible root hash of a block, computed by one hash scheme."""
-
     scheme: str
     root: bytes
 

@@ -73,8 +73,6 @@ class StateProof(msgspec.Struct, frozen=True):
 
 
 class RecordSignature(msgspec.Struct, frozen=True):
-    """The RSA signature of one node over a record file, the format that preceded blocks."""
-
     node_id: int
     signature: bytes
 

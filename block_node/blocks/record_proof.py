@@ -64,7 +64,6 @@ class RecordFileReader:
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """Reads the tag and length of a field from `_head`. Returns their size, or None if they are incomplete."""
         # The last byte of a number is below 0x80.
         if sum(byte < 0x80 for byte in self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:

@@ -66,7 +66,6 @@ class Comparison:
         self._stop_step = session.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
-        """Stops the comparison without calling `on_done` any more."""
         self._on_done = lambda number, error: None
         self._unread.clear()
         self._stop_step()
@@ -119,7 +118,6 @@ class Comparison:
             self._asked[number] = forget
 
     def _look_at_time(self) -> None:
-        """Fails if questions are open and none was answered for `answer_s_max` seconds."""
         left_s = self._answered_s + self._answer_s_max - self._session.now_s() if self._asked else self._answer_s_max
         if left_s > 0:
             self._stop_timer = self._session.shell.call_later(left_s, self._look_at_time)

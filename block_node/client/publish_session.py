@@ -107,7 +107,6 @@ class ClientPublishSession:
         self._conversation = session.core.converse(SERVICE)
 
     def begin(self) -> None:
-        """Asks for the session once the client is connected."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
@@ -151,7 +150,6 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """Ends the session if an attempt to connect is over without a connection."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self._session.address
             connection = self._session.core.connection
@@ -183,7 +181,6 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- hearing
 
     def _changed(self) -> None:
-        """Reacts to a message from the node, or to an opened or lost connection."""
         if self.state is ClientSessionState.ENDED:
             return
         if self.state is ClientSessionState.CONNECTING:
@@ -198,7 +195,6 @@ class ClientPublishSession:
             self._hear()
 
     def _hear(self) -> None:
-        """Applies the messages of the node to the machine, then sends the blocks that the node wants."""
         try:
             while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
                 response = _decode(payload)
@@ -294,7 +290,6 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """Starts the timer that ends the session if the node is silent although blocks lack an acknowledgement."""
         self._active_s = self._session.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True

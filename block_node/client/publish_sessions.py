@@ -154,7 +154,6 @@ class PublishSessions(Generic[S]):
             self._fail(error)
 
     def _ended(self, error: SessionError | None) -> None:
-        """Handles the end of a session, with the error if there was one: fails, or plans the next session."""
         self._session = None
         # The node moves to the end of the list, so the next session uses another node.
         self._nodes.append(self._nodes.pop(0))
@@ -170,7 +169,6 @@ class PublishSessions(Generic[S]):
         self._report_change()
 
     def _plan(self) -> None:
-        """Plans the next session: at once if another node has not been tried yet, else after a delay."""
         self._tried += 1
         delay_s = 0.0
         # Progress at this node starts a new round.
@@ -198,7 +196,6 @@ class PublishSessions(Generic[S]):
         self.compared += 1
 
     def _forget_settled(self) -> None:
-        """Drops the blocks that are now known to be durable. Wakes `send` and `flush`."""
         settled = self._machine.take_settled()
         for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes

@@ -64,7 +64,6 @@ class PublisherMachine:
 
     @property
     def kept(self) -> list[int]:
-        """The numbers of the blocks that the node has not acknowledged, in ascending order."""
         return self._numbers
 
     def add(self, number: int) -> bool:
@@ -79,7 +78,6 @@ class PublisherMachine:
         return True
 
     def session_begins(self) -> None:
-        """Begins a session, perhaps with another node, of which nothing is known."""
         self.sending = self._resend = self._watermark = None
         # Blocks that the earlier node had may be missing here, so they are sent again.
         for number in self.to_compare:
@@ -162,7 +160,6 @@ class PublisherMachine:
         return True
 
     def compared(self, number: int) -> None:
-        """Notes that the node's block with this number is the same as the added block."""
         del self.to_compare[number]
         self._settle(number)
 

@@ -110,7 +110,6 @@ class Sourcing(Generic[V]):
         return SUBSCRIBE.encode_request(SubscribePacked(self._request) if packs else self._request)
 
     def _confirmation(self) -> bytes | None:
-        """Returns the message that confirms the received bytes, if it is due."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
         if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY < self._request.window_bytes:
@@ -234,7 +233,6 @@ class Subscribing(Generic[C, V]):
         self._begin_at(number)
 
     def _begin_at(self, number: int | None) -> None:
-        """Sets the first block if it is not known yet, so that the next connection begins with the same block."""
         if self._next is None:
             self._next = number
 

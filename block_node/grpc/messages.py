@@ -149,7 +149,6 @@ class ItemSet:
 
     @property
     def is_begun(self) -> bool:
-        """Whether items were taken."""
         return self._at > self._start
 
     def take(self, items_max: int, bytes_max: int) -> tuple[list[bytes], Piece]:

@@ -84,7 +84,6 @@ class ProtoFile:
             yield from service.methods
 
     def symbols(self) -> Iterator[str]:
-        """Yields the full names of all messages, enums, services and methods."""
         for each in [*self.types.values(), *self.services()]:
             yield f"{self.package}.{each.path}"
             yield from (method.path[1:].replace("/", ".") for method in each.methods)

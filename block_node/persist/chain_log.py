@@ -380,7 +380,6 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
 
 
 def _fits(place: BlockPlace, parts: Sequence[bytes], items: int) -> bool:
-    """Whether a block can be written into this place: it has the same size, parts and number of items."""
     return (place.parts, place.size_bytes, place.items) == (len(parts), sum(map(len, parts)), items)
 
 

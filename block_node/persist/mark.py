@@ -30,8 +30,6 @@ PART_BYTES_MAX: Final = 1024 * 1024
 
 # type BlockMark struct { number: u64  part: uint  parts: uint  items: uint  size_bytes: uint  root: data }
 class BlockMark(msgspec.Struct, frozen=True):
-    """The mark of a stored message: the value of the header `block/1`."""
-
     number: bare.U64
     part: bare.UInt
     parts: bare.UInt
@@ -82,7 +80,6 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 
 
 def find_mark(headers: bytes | None) -> BlockMark | None:
-    """Returns the mark of a stored message. None if the message has no mark that can be decoded."""
     try:
         return next(map(_mark_decoder.decode, _values(headers, MARK_HEADER)), None)
     except bare.DecodeError:

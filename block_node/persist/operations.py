@@ -27,7 +27,6 @@ class StoredParts(msgspec.Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether these parts reach the end of the block."""
         return self.next_part == self.place.parts
 
 
@@ -38,14 +37,11 @@ def read_chain(session: Session, log: ChainLog) -> StoredChain | None:
 
 
 def recount(session: Session, log: ChainLog) -> StoredChain | None:
-    """Counts the blocks of a chain and their bytes anew, and corrects the stored totals."""
     recount_chain(session, log.chain)
     return read_chain(session, log)
 
 
 class StoreBlock(Do[StoredBlock]):
-    """Stores a block (`ChainLog.store`)."""
-
     __slots__ = ("block",)
 
     def __init__(

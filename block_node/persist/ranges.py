@@ -70,7 +70,6 @@ class BlockRanges:
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
     def start_of_run(self, number: int) -> int:
-        """Returns the first number of the range that contains `number`, which is in the set."""
         return self._firsts[bisect_right(self._firsts, number) - 1]
 
     def next_from(self, number: int) -> int | None:
@@ -90,7 +89,6 @@ class BlockRanges:
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Adds the numbers from `first` to `last`, or only `first`."""
         last = first if last is None else last
         assert 0 <= first <= last, f"no range of block numbers: {first} to {last}"
         # Blocks usually come in order.

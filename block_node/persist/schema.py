@@ -182,7 +182,6 @@ def mark_damaged(session: Session, chain: str, number: int) -> None:
 
 
 def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | None:
-    """Returns the location of a block, if it is stored and its row is not damaged."""
     row = session.execute(_FIND_SEALED_PLACE, (chain, number)).fetchone()
     if row is None or row[-1] != seal_of(block_index.name, (chain, *row[:-1])):
         return None
@@ -190,7 +189,6 @@ def find_sound_place(session: Session, chain: str, number: int) -> BlockPlace | 
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the list of the blocks that retention has deleted."""
     session.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])

@@ -245,7 +245,6 @@ class ChainStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Writes parts of an unverified block to disk, under the number `attempt`."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
@@ -277,7 +276,6 @@ class ChainStore:
         self._storage.submit_read(Do(partial(self._log.find, number=number), on_done))
 
     def read_roots(self, last: int, on_done: Callable[[Do[list[bytes]]], None]) -> None:
-        """Reads the root hashes of all blocks up to `last`."""
         self._storage.submit_read(Do(partial(self._log.roots, last=last), on_done))
 
     def statistics(self) -> BlockStoreStatistics:

@@ -61,7 +61,6 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def frontier(self) -> int:
-        """The highest block number that the node may accept, after all blocks in `taken`."""
         return max(self.taken, default=self.next_durable - 1) + 1
 
     @property
@@ -102,8 +101,6 @@ class Stage(enum.Enum):
 
 
 class BlockChange(enum.Enum):
-    """An event that changes the stage of one block."""
-
     ACCEPTED = "its header was accepted"
     BEGUN_ANEW = "its publisher sent the header again"
     ENDED = "its end has come"
@@ -360,7 +357,6 @@ class Blocks:
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the lowest unverified block, if something of it can be forwarded."""
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 

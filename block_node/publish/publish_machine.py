@@ -80,7 +80,6 @@ Effect: TypeAlias = SendResponse | EndSession | LogLine | Event
 
 
 def status_of(failure: str | None) -> PublishStatus:
-    """Returns the status with which a stream ends after a block that failed verification."""
     too_large = failure == FailureKind.LIMIT_EXCEEDED.value
     return PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF
 

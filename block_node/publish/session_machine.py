@@ -209,7 +209,6 @@ class PublisherState:
         return PublisherStatistics(self.publisher_id, self.peer, block_number, newest, self.behind, self.is_held)
 
     def note_end(self, end: EndStream) -> None:
-        """Notes the newest block of the network, which the publisher names."""
         latest, earliest = end.latest_block, end.earliest_block or 0
         # In the reference block node, the highest unsigned number stands for an unknown block.
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:

@@ -49,7 +49,6 @@ class BlockFeed:
         missing_s_max: float,
         guard: Callable[[Callable[[ReadBlocks], None]], Callable[[ReadBlocks], None]],
     ) -> None:
-        """missing_s_max: see `SubscribeLimits`."""
         self._plan = plan
         self._store = store
         self._taker = taker
@@ -69,7 +68,6 @@ class BlockFeed:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the next block is not stored."""
         return self._waits_from_s is not None
 
     def go_on(self) -> None:

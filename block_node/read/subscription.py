@@ -250,7 +250,6 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def _send_waiting(self) -> None:
-        """Sends read items while the window for unconfirmed bytes has room."""
         while self._outgoing:
             number, chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):

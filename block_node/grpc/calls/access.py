@@ -24,7 +24,6 @@ class AccessCall(SingleRequest):
     """
 
     def __init__(self, call: GrpcCall, store: ChainStore, counted: dict[str, int]) -> None:
-        """counted: see `COUNTED`."""
         self._call = call
         self._store = store
         self._counted = counted

@@ -69,7 +69,6 @@ class GrpcServices(Plugin):
         self._node.register([PLUGIN_ADDRESS], lambda: self)
 
     def close(self) -> None:
-        """Ends the subscriptions, because another node serves the chain from now on."""
         self._stop_all()
         self._node.unregister(PLUGIN_ADDRESS)
 
@@ -210,7 +209,6 @@ class AboutCalls:
         self._open: WeakSet[HealthCall | ReflectionCall] = WeakSet()
 
     def methods(self) -> dict[bytes, Callable[[GrpcCall], CallHandler]]:
-        """Returns the functions that make the handlers, by the paths of the methods."""
         made: dict[bytes, Callable[[GrpcCall], HealthCall | ReflectionCall]] = {
             b"/grpc.health.v1.Health/Check": lambda call: HealthCall(call, self._serves, watches=False),
             b"/grpc.health.v1.Health/Watch": lambda call: HealthCall(call, self._serves, watches=True),

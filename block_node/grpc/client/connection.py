@@ -56,7 +56,6 @@ class AskedCall:
         return self._connection.send(self._machine.stream_id, [prefix, message])
 
     def end(self) -> None:
-        """Sends no more messages."""
         self._connection.end_half(self._machine)
 
     def hold(self) -> None:
@@ -64,7 +63,6 @@ class AskedCall:
         self._is_held = True
 
     def release(self) -> None:
-        """Takes messages again. Safe to repeat."""
         if self._is_held:
             self._is_held = False
             self._connection.resume(self._machine.stream_id)
@@ -127,7 +125,6 @@ class AskingConnection(GrpcConnection):
 
     @property
     def may_ask(self) -> bool:
-        """Whether the other side takes more calls over this connection."""
         return not self._machine.peer_leaves
 
     def leave(self) -> None:
@@ -174,7 +171,6 @@ class AskingConnection(GrpcConnection):
         self._note_work()
 
     def forget(self, machine: CallMachine) -> None:
-        """Ends a call, and drops its answer."""
         self._served.pop(machine.stream_id, None)
         self._resumed.pop(machine.stream_id, None)
         if machine.stream_id in self._machine.calls:

@@ -65,8 +65,6 @@ class Move(enum.Enum):
 
 
 class CoolDown(enum.Enum):
-    """How long the client waits before it connects again to a node that it has left."""
-
     NONE = "none"
     BASIC = "basic"
     BAN = "ban"
@@ -151,7 +149,6 @@ class ConsensusMachine:
     # The blocks.
 
     def produced(self, number: int) -> None:
-        """Adds the next block. Its header and items may follow later."""
         has_begun = self.blocks.stop > 0
         assert not has_begun or number == self.blocks.stop, "blocks come in order"
         self.blocks = range(self.blocks.start if has_begun else number, number + 1)
@@ -209,11 +206,9 @@ class ConsensusMachine:
         self._react(Heard.LOST, 0, now_s)
 
     def close(self, now_s: float) -> None:
-        """Leaves the stream, because all blocks are durable. Safe to repeat."""
         self._react(Heard.CLOSED, 0, now_s)
 
     def tick(self, now_s: float) -> None:
-        """Leaves a stream that is old enough. To be called between two blocks."""
         if self.is_open and now_s >= self._opened_s + self._limits.reset_s:
             self._react(Heard.DAY_OVER, 0, now_s)
 

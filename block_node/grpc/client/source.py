@@ -142,7 +142,6 @@ class SubscribeAnswer:
             self._take_status(part["status"])
 
     def note_arriving(self, size_bytes: int) -> None:
-        """Notes how many bytes of an incomplete message have arrived."""
         more_bytes, self._counted_bytes = size_bytes - self._counted_bytes, size_bytes
         self._grew(more_bytes)
 

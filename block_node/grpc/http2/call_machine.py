@@ -125,7 +125,6 @@ class CallMachine:
         return self.state in (_OPEN, _ANSWERING)
 
     def take(self, happened: CallInput) -> bool:
-        """Makes one step of the table. Returns whether the state has changed."""
         before = self.state
         self.state = TRANSITIONS.get((before, happened), before)
         if self.state in (_LINGERING, _CLOSED):
@@ -155,7 +154,6 @@ class CallMachine:
         self.pending_bytes = 0
 
     def note_window(self, change_bytes: int, now_s: float) -> None:
-        """Notes a change of the window that we give the peer, and for how long it stood at 0."""
         self.window_left_bytes += change_bytes
         if self.window_left_bytes <= 0:
             self.closed_since_s = now_s if self.closed_since_s is None else self.closed_since_s

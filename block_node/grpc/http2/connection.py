@@ -244,11 +244,9 @@ class GrpcConnection:
         self._note_work()
 
     def _take_headers(self, event: CallOpened | CallAnswered) -> None:
-        """Handles the headers of a request or of an answer."""
         raise NotImplementedError
 
     def _pull(self, stream_id: int) -> None:
-        """Hands the messages that have arrived to the handler, as long as it takes them."""
         self._run(stream_id, self._pull_messages)
 
     def _pull_messages(self, served: ServedCall) -> None:
@@ -267,7 +265,6 @@ class GrpcConnection:
             self._end_half(served)
 
     def _may_take(self, served: ServedCall) -> bool:
-        """Whether the handler of a call takes a message now."""
         return served.machine.reads and served.handler.may_take()
 
     def _end_half(self, served: ServedCall) -> None:
@@ -291,7 +288,6 @@ class GrpcConnection:
             self._end(stream_id, "the node has failed")
 
     def _end(self, stream_id: int, reason: str) -> None:
-        """Tells a handler that its call is over."""
         served = self._served.pop(stream_id, None)
         self._resumed.pop(stream_id, None)
         if served is not None:

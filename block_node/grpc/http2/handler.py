@@ -100,7 +100,6 @@ class GrpcCall:
         self._connection.cancel(self._stream_id, status, text)
 
     def resume(self) -> None:
-        """Lets the handler take the waiting messages soon."""
         self._connection.resume(self._stream_id)
 
     def widen(self, window_bytes: int) -> None:
@@ -163,8 +162,6 @@ class SingleRequest(CallHandler):
 
 
 class UnaryHandler(SingleRequest):
-    """Answers with one message. answer: makes the answer from the request."""
-
     def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes]) -> None:
         self._call = call
         self._make_answer = answer

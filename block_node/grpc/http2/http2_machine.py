@@ -78,8 +78,6 @@ class CallAnswered(NamedTuple):
 
 
 class CallRoom(NamedTuple):
-    """The call may add more bytes to be sent."""
-
     call: CallMachine
 
 
@@ -386,7 +384,6 @@ class Http2Machine:
         self._end_half(call, trailers)
 
     def end_half(self, call: CallMachine) -> None:
-        """Ends the half of a side that asks, after all waiting bytes."""
         self._end_half(call, [])
 
     def _end_half(self, call: CallMachine, trailers: Headers) -> None:
@@ -400,7 +397,6 @@ class Http2Machine:
                 self._sending[call.stream_id] = call
 
     def stop_reading(self, call: CallMachine) -> None:
-        """Drops all bytes that have arrived for a call, or will arrive."""
         call.reads = False
         call.reader.close()
 
@@ -429,7 +425,6 @@ class Http2Machine:
                 call.note_window(due, now_s)
 
     def widen(self, call: CallMachine, window_bytes: int, now_s: float) -> None:
-        """Gives a call a larger window, as far as the budget allows."""
         if window_bytes <= call.window_bytes or call.peer_ended:
             return
         more_bytes = self._budget.widen(window_bytes - call.window_bytes)
@@ -453,7 +448,6 @@ class Http2Machine:
         return found
 
     def note_sent(self, size_bytes: int, now_s: float) -> None:
-        """Removes bytes from the front of `out`, which the socket has taken."""
         self.unsent_bytes -= size_bytes
         self._sent_s = now_s if self.unsent_bytes else None
         out = self.out
@@ -466,7 +460,6 @@ class Http2Machine:
             out.popleft()
 
     def _frame(self, call: CallMachine, now_s: float) -> None:
-        """Frames the bytes that one call may send in its turn, and its end."""
         stream_id, connection = call.stream_id, self._h2
         stream, frame_bytes_max = connection.streams[stream_id], connection.max_outbound_frame_size
         left_bytes = TURN_BYTES
@@ -514,7 +507,6 @@ class Http2Machine:
     # Time.
 
     def next_tick_s(self) -> float:
-        """Returns when `tick` must be called at the latest."""
         limits = self._limits
         until_s = [
             self._ping_from_s + limits.ping_s if self._pinged_s is None else self._pinged_s + limits.ping_answer_s
@@ -605,7 +597,6 @@ class Http2Machine:
         return self.stage is DrainStage.LEAVING and not served and not self.unsent_bytes
 
     def lose(self, reason: str, now_s: float) -> list[Event]:
-        """Ends all calls, because the connection is gone."""
         found: list[Event] = []
         for call in list(self.calls.values()):
             self._lose(call, reason, now_s, found)

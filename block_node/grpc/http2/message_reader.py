@@ -65,7 +65,6 @@ class MessageBudget:
         self.window_bytes = 0
 
     def hold(self, reader: MessageReader, size_bytes: int) -> None:
-        """Notes how many bytes of its unfinished message a reader holds."""
         more_bytes = size_bytes - self._held.get(reader, 0)
         self.held_bytes += more_bytes
         self._door.held_bytes += more_bytes
@@ -138,7 +137,6 @@ class MessageReader:
 
     @property
     def must_wait(self) -> bool:
-        """Whether the peer may send no more of the present message now."""
         return bool(self.missing_bytes) and not self._budget.may_go_on(self) and self.may_wait()
 
     @property
@@ -194,7 +192,6 @@ class MessageReader:
         return left
 
     def _begin(self) -> bool:
-        """Reads the prefix of a message. Returns whether it is complete."""
         if self.waiting_bytes < PREFIX_BYTES:
             return False
         head = self._chunks[0][self._offset : self._offset + PREFIX_BYTES]
@@ -217,7 +214,6 @@ class MessageReader:
         return True
 
     def _take_some(self, bytes_max: int) -> bytes:
-        """Removes up to `bytes_max` bytes of the first chunk."""
         chunk, start = self._chunks[0], self._offset
         piece = chunk[start : start + bytes_max] if start or bytes_max < len(chunk) else chunk
         if start + len(piece) == len(chunk):

@@ -83,7 +83,6 @@ class SocketBytes:
                 return sent
 
     async def send_end(self) -> None:
-        """Tells the other side that nothing follows."""
         if self._tls is not None:
             await self._stream.send_all(b"".join(self._raw) + self._tls.goodbye())
         await self._stream.send_eof()

@@ -18,8 +18,6 @@ MESSAGE_BYTES_MAX: Final = 1024
 
 
 class GrpcStatus(enum.IntEnum):
-    """The code in `grpc-status`."""
-
     OK = 0
     CANCELLED = 1
     UNKNOWN = 2
