@@ -1,4 +1,4 @@
-"""The data types of the fill machine (`fill_machine`): limits, running requests with their blocks, and actions."""
+"""The data types of the fill machine (`fill_machine`): running requests, and the blocks that were passed on."""
 
 from __future__ import annotations
 
@@ -6,53 +6,12 @@ from collections.abc import Iterator, Set
 
 import msgspec
 
+from block_node.backfill.settings import BackfillSettings
 from block_node.persist.ranges import BlockRanges, NumberRange
-
-PENDING_SHARE = 8
-"""The buffer divided by this number is the part for blocks that are being verified or stored."""
 
 GENTLE_BYTES = 256 * 1024
 """The largest size of one request while publishers are connected: processing it takes a few milliseconds."""
 SIZE_FADES = 0.98
-
-
-class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits for fetching missing blocks, for history and for the newest blocks separately.
-
-    buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
-    chunks: the most requests at the same time, with at most `batch_blocks` blocks each.
-    retries_max: how often a block is requested again before it is left to the next search.
-    pending_blocks: the most blocks that were passed on but are not stored.
-    """
-
-    buffer_bytes: int = 104_857_600
-    chunks: int = 4
-    batch_blocks: int = 100
-    retries_max: int = 3
-    fetch_s_max: float = 60.0
-    pending_blocks: int = 64
-    processing_s_max: float = 10.0
-
-    @property
-    def pending_bytes(self) -> int:
-        return max(1, self.buffer_bytes // PENDING_SHARE)
-
-    @property
-    def alone_bytes(self) -> int:
-        """The largest size of a request that runs alone."""
-        return max(1, self.buffer_bytes - self.pending_bytes)
-
-    @property
-    def chunk_bytes(self) -> int:
-        return max(1, self.alone_bytes // self.chunks)
-
-
-class GaveUp(msgspec.Struct, frozen=True):
-    """Consecutive blocks that backfill has stopped fetching, until the next search finds them again."""
-
-    first: int
-    last: int
-    reason: str
 
 
 class Pending(msgspec.Struct):
@@ -74,7 +33,7 @@ class Delivered(dict[int, Pending]):
     def all_verified(self) -> bool:
         return all(pending.verified for pending in self.values())
 
-    def has_room(self, limits: FillLimits) -> bool:
+    def has_room(self, limits: BackfillSettings) -> bool:
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
@@ -87,11 +46,11 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """Chooses how many blocks the next request asks for. Invariant: 1 <= `_blocks` <= `limits.batch_blocks`."""
+    """Chooses how many blocks the next request asks for. Invariant: 1 <= `_blocks` <= `limits.fetch_batch_size`."""
 
-    def __init__(self, limits: FillLimits) -> None:
+    def __init__(self, limits: BackfillSettings) -> None:
         self._limits = limits
-        self._blocks = limits.batch_blocks
+        self._blocks = limits.fetch_batch_size
         self._block_bytes = 0.0
 
     def blocks(self, gently: bool) -> int:
@@ -111,7 +70,7 @@ class BatchSize:
         self._blocks = max(1, self._blocks // 2)
 
     def was_good(self) -> None:
-        self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
+        self._blocks = min(self._limits.fetch_batch_size, self._blocks + 1)
 
 
 class FetchedRange(msgspec.Struct, eq=False, kw_only=True):

@@ -23,14 +23,13 @@ from block_node.backfill.chunks import (
     BatchSize,
     Delivered,
     FetchedRange,
-    FillLimits,
-    GaveUp,
     Pending,
     highest_of,
     lowest_of,
 )
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
+from block_node.backfill.settings import BackfillSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.persist.ranges import BlockRanges, NumberRange
 
@@ -41,15 +40,17 @@ EDGES_LOOKED_AT = 64
 class FillMachine:
     """The state machine that fills the gaps of one kind.
 
-    holes: the missing blocks that this machine must fill. given_up: the ranges that were given up and not logged yet.
+    holes: the missing blocks that this machine must fill.
+    given_up: the ranges that were given up and not logged yet, each with the reason.
     delivered: the blocks that were passed on for verification and are not stored yet.
     gently: whether requests are kept small, so that publishers do not have to wait.
 
     Invariant (`check`): each block in `holes` is either open, in one chunk, or delivered. The fetched blocks that are
-    not stored yet have at most `limits.buffer_bytes` bytes, plus one block and the message that exceeded the limit.
+    not stored yet have at most `max_incoming_buffer_size` bytes, plus one block and the message that exceeded the
+    limit.
     """
 
-    def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
+    def __init__(self, kind: Kind, limits: BackfillSettings, health: Health) -> None:
         self.kind = kind
         self._downwards = kind is Kind.HISTORICAL
         self._limits = limits
@@ -67,7 +68,7 @@ class FillMachine:
         self._large: set[int] = set()
         self.holes = BlockRanges()
         self.delivered = Delivered()
-        self.given_up: list[GaveUp] = []
+        self.given_up: list[tuple[NumberRange, str]] = []
 
     @property
     def busy(self) -> bool:
@@ -96,7 +97,9 @@ class FillMachine:
         """Returns the next request to send, or None. Gives up blocks that no source node has."""
         # Fetched blocks may wait for a missing block, and leave no room for the request of that block.
         self._unblock()
-        while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
+        while len(self._chunks) < self._limits.concurrent_fetches and not any(
+            chunk.alone for chunk in self._chunks.values()
+        ):
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
                 # A block that no source has is given up only after this loop, because that changes the gaps.
@@ -256,11 +259,11 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_s_max` seconds, again after each further period.
-        After more than `retries_max` periods a block is given up."""
-        found = self.delivered.overdue(now_s, self._limits.processing_s_max)
+        """Returns the blocks that were not stored within `processing_timeout_secs`, again after each further period.
+        After more than `max_retries` periods a block is given up."""
+        found = self.delivered.overdue(now_s, self._limits.processing_timeout_secs)
         for number in found:
-            if self.delivered[number].waits > self._limits.retries_max:
+            if self.delivered[number].waits > self._limits.max_retries:
                 del self.delivered[number]
                 self._reopen((number,))
                 self._give_up(number, "it was handed on and is not stored")
@@ -311,7 +314,7 @@ class FillMachine:
             last=last,
             next_block=first,
             bytes_max=self._limits.alone_bytes if alone else self._limits.chunk_bytes,
-            deadline_s=now_s + self._limits.fetch_s_max,
+            deadline_s=now_s + self._limits.fetch_timeout_secs,
             alone=alone,
         )
         self._open.discard(first, last)
@@ -339,7 +342,7 @@ class FillMachine:
         if edge in self._large or any(chunk.alone for chunk in self._chunks.values()):
             for chunk in self.chunks:
                 self._drop(chunk, keep=False)
-        elif len(self._chunks) >= self._limits.chunks:
+        elif len(self._chunks) >= self._limits.concurrent_fetches:
             farthest = min if self._downwards else max
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
@@ -371,7 +374,7 @@ class FillMachine:
 
     def _count_attempt(self, edge: int, reason: str) -> None:
         self._attempts[edge] += 1
-        if self._attempts[edge] > self._limits.retries_max:
+        if self._attempts[edge] > self._limits.max_retries:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
@@ -393,4 +396,4 @@ class FillMachine:
                 self.holes.add(number)
         self._attempts = Counter({number: count for number, count in self._attempts.items() if number in self.holes})
         self._anchors = {number: roots for number, roots in self._anchors.items() if number in self.holes}
-        self.given_up.append(GaveUp(first, last, reason))
+        self.given_up.append((NumberRange(first, last), reason))

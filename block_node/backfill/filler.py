@@ -11,7 +11,7 @@ from typing import NamedTuple, ParamSpec, Protocol
 import structlog
 import trio
 
-from block_node.backfill.chunks import FetchedRange, FillLimits
+from block_node.backfill.chunks import FetchedRange
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.plan import Kind
 from block_node.backfill.source import RunningFetch
@@ -53,16 +53,7 @@ class Filler:
         wake: Callable[[], None],
         guard: Guard,
     ) -> None:
-        settings = state.settings
-        limits = FillLimits(
-            buffer_bytes=settings.max_incoming_buffer_size,
-            chunks=settings.concurrent_fetches,
-            batch_blocks=settings.fetch_batch_size,
-            retries_max=settings.max_retries,
-            fetch_s_max=settings.fetch_timeout_secs,
-            processing_s_max=settings.processing_timeout_secs,
-        )
-        self.machine = FillMachine(kind, limits, state.health)
+        self.machine = FillMachine(kind, state.settings, state.health)
         self._facility, self._store, self._verifier = state.facility, state.store, state.verifier
         self._sources = state.sources
         self._counters = state.counters
@@ -205,15 +196,9 @@ class Filler:
         for chunk_id in list(self._fetches):
             if self.machine.find_awaited(chunk_id) is None:
                 self._fetches.pop(chunk_id).cancel()
-        for given_up in self.machine.given_up:
+        for (first, last), reason in self.machine.given_up:
             self._counters.given_up += 1
-            blocks = f"{given_up.first} to {given_up.last}"
-            self._counters.last_given_up = f"blocks {blocks} were given up: {given_up.reason}"
-            logger.error(
-                "backfill_given_up",
-                kind=self.machine.kind.value,
-                first=given_up.first,
-                last=given_up.last,
-                reason=given_up.reason,
-            )
+            self._counters.last_given_up = f"blocks {first} to {last} were given up: {reason}"
+            kind = self.machine.kind.value
+            logger.error("backfill_given_up", kind=kind, first=first, last=last, reason=reason)
         self.machine.given_up.clear()

@@ -12,6 +12,8 @@ import msgspec
 from block_node.persist.schema import NUMBER_MAX
 from ockam.actors.address import split_host_port
 
+PENDING_SHARE = 8
+
 _SOURCE = re.compile(r"(?:(?P<scheme>grpcs?)://)?(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 
 
@@ -69,6 +71,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     newest blocks separately, as `concurrent_fetches` does. A block that does not fit cannot be fetched.
     processing_timeout_secs: while a fetched block is not stored, a warning is logged each time that this time has
     passed. After `max_retries` + 1 warnings the block is left to the next search.
+    pending_blocks: the most blocks that were passed on but are not stored. Operators cannot set it.
     """
 
     first_block_available: int = 0
@@ -85,6 +88,22 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_fetches: int = 4
     fetch_timeout_secs: float = 60.0
     processing_timeout_secs: float = 10.0
+
+    pending_blocks: int = 64
+
+    @property
+    def pending_bytes(self) -> int:
+        """The part of the buffer for blocks that are being verified or stored."""
+        return max(1, self.max_incoming_buffer_size // PENDING_SHARE)
+
+    @property
+    def alone_bytes(self) -> int:
+        """The largest size of a request that runs alone: the rest of the buffer."""
+        return max(1, self.max_incoming_buffer_size - self.pending_bytes)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return max(1, self.alone_bytes // self.concurrent_fetches)
 
     def check(self) -> None:
         """Raises BackfillSettingsError if a setting is invalid or two settings contradict each other."""

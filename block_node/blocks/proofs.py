@@ -84,15 +84,8 @@ class RecordFileProof(msgspec.Struct, frozen=True):
 
 class BlockProof(msgspec.Struct, frozen=True):
     number: int
+    kind: ProofKind
     content: TssProof | StateProof | RecordFileProof | None
-
-    @property
-    def kind(self) -> ProofKind:
-        if isinstance(self.content, TssProof):
-            return ProofKind.TSS
-        if isinstance(self.content, StateProof):
-            return ProofKind.STATE_PROOF
-        return ProofKind.RECORD_FILE if isinstance(self.content, RecordFileProof) else ProofKind.UNRECOGNIZED
 
 
 def read_proof(item: Item) -> BlockProof:
@@ -109,12 +102,14 @@ def read_proof(item: Item) -> BlockProof:
         raise BlockFormatError(f"a proof has one of its alternatives, this one has {len(found)}")
     field, wire, value = found[0]
     if field == ProofKind.TSS:
-        return BlockProof(number, TssProof(_read_tss(bytes_value(wire, value, "signed_block_proof"))))
+        return BlockProof(number, ProofKind.TSS, TssProof(_read_tss(bytes_value(wire, value, "signed_block_proof"))))
     if field == ProofKind.STATE_PROOF:
-        return BlockProof(number, _read_state_proof(bytes_value(wire, value, "block_state_proof")))
+        state_proof = _read_state_proof(bytes_value(wire, value, "block_state_proof"))
+        return BlockProof(number, ProofKind.STATE_PROOF, state_proof)
     if field == ProofKind.RECORD_FILE:
-        return BlockProof(number, _read_record_proof(bytes_value(wire, value, "signed_record_file_proof")))
-    return BlockProof(number, None)
+        record_proof = _read_record_proof(bytes_value(wire, value, "signed_record_file_proof"))
+        return BlockProof(number, ProofKind.RECORD_FILE, record_proof)
+    return BlockProof(number, ProofKind.UNRECOGNIZED, None)
 
 
 def make_record_proof(number: int, proof: RecordFileProof) -> Item:

@@ -80,10 +80,11 @@ class Verifier:
         if self.settings.levels & Level.TSS and tss is None:
             raise SettingsError("levels: TSS needs an external verifier")
         self.chain = chain or ChainState()
-        self._proofs = ProofChecks(self.settings, address_books, tss)
+        self._books = address_books
+        self._tss = tss
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
-        return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
+        return BlockVerification(self, number)
 
     def link(self, result: BlockResult) -> BlockResult:
         """Checks that a block continues the chain, and advances the chain by the block. Returns the result with its
@@ -117,49 +118,13 @@ class Verifier:
         block.add(items)
         return self.link(block.end())
 
+    # The checks of a whole block.
 
-class BlockVerification:
-    """The verification of one block. After a failure, every later call raises the same error again."""
-
-    def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
-        self._reader = reader
-        self._proofs = proofs
-        self._likely_scheme = likely_scheme
-        self._failure: VerificationFailed | None = None
-
-    def add(self, items: Iterable[Item], piece: Piece = Piece.WHOLE) -> None:
-        """Processes the next items, in order, or one piece of an item. Raises VerificationFailed."""
-        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items), piece)
-
-    def add_part(self, part: bytes, *, last: bool) -> None:
-        """Processes the next piece, of any size, of an item. Raises VerificationFailed."""
-        self._try(self._reader.add_part, part, last=last)
-
-    def end(self) -> BlockResult:
-        """Ends a complete block, and checks it at all levels except the chain. Raises VerificationFailed."""
-        return self._try(lambda: self._proofs.check(self._reader.finish(), self._likely_scheme()))
-
-    def _try(self, step: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return step(*arguments, **options)
-        except VerificationFailed as failure:
-            self._failure = failure
-            raise
-
-
-class ProofChecks:
-    def __init__(self, settings: VerifierSettings, books: AddressBooks | None, tss: TssVerifier | None) -> None:
-        self._settings = settings
-        self._books = books
-        self._tss = tss
-
-    def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
-        """Checks the root hash and the proofs of a block. The root hash by `likely_scheme` comes first."""
-        number, levels = block.header.number, self._settings.levels
-        known = self._settings.known_roots.get(number)
-        roots = in_order(block.roots, likely_scheme)
+    def check(self, block: ReadBlock) -> BlockResult:
+        """Checks a block at all levels except the chain. The root hash by the scheme of the chain comes first."""
+        number, levels = block.header.number, self.settings.levels
+        known = self.settings.known_roots.get(number)
+        roots = in_order(block.roots, self.chain.scheme)
         # A known root hash decides at once which of the possible ones is right.
         if levels & Level.MERKLE and known is not None:
             roots = tuple(each for each in roots if each.root == known)
@@ -184,7 +149,7 @@ class ProofChecks:
                 checked |= level
         # A block is not proved if no level that is on has checked one of its proofs.
         unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
-        if unchecked and not (self._settings.accept_unchecked_proofs and any(kinds)):
+        if unchecked and not (self.settings.accept_unchecked_proofs and any(kinds)):
             names = ", ".join(kind.name for kind in kinds)
             reason = f"no level that is on checks its proofs ({names})"
             raise VerificationFailed(FailureKind.UNRECOGNIZED_PROOF_TYPE, Level.STRUCTURE, number, reason)
@@ -212,7 +177,7 @@ class ProofChecks:
         return proof
 
     def _check_record_file(self, block: ReadBlock, proof: RecordFileProof) -> Level:
-        if not self._settings.levels & Level.RECORD_PROOF:
+        if not self.settings.levels & Level.RECORD_PROOF:
             return Level(0)
         number = block.header.number
         check_record_proof(
@@ -220,8 +185,8 @@ class ProofChecks:
             proof,
             block.record_digest,
             self._books.find(number) if self._books else None,
-            signatures_min=self._settings.signatures_min,
-            skip_unknown=self._settings.skip_unknown_signers,
+            signatures_min=self.settings.signatures_min,
+            skip_unknown=self.settings.skip_unknown_signers,
         )
         return Level.RECORD_PROOF
 
@@ -232,20 +197,20 @@ class ProofChecks:
         a later block. The root hash at which the proof starts comes first; with a checked signature, only this one
         remains."""
         number = block.header.number
-        if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
+        if not self.settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
         root, claim = check_state_proof(number, roots, block.rules, proof)
-        if self._settings.known_roots.get(claim.target, claim.root) != claim.root:
+        if self.settings.known_roots.get(claim.target, claim.root) != claim.root:
             reason = f"its state proof resolves to {claim.root.hex()}, not to the known root of block {claim.target}"
             raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STATE_PROOF, number, reason)
         signed = SignedRoot(claim.target, number, claim.root, proof.signature or b"")
         level = Level(0)
-        if self._settings.levels & Level.TSS:
+        if self.settings.levels & Level.TSS:
             if not self._is_signed(signed):
                 raise _not_signed(signed)
             level = Level.TSS
         roots = (root,) if level else in_order(roots, root.scheme)
-        if self._settings.levels & Level.STATE_PROOF:
+        if self.settings.levels & Level.STATE_PROOF:
             return level | Level.STATE_PROOF, roots, (claim,)
         return level, roots, ()
 
@@ -254,7 +219,7 @@ class ProofChecks:
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
         """Finds the possible root hash that the threshold signature covers. Returns the checked level and the root
         hashes that remain possible. Raises VerificationFailed if the signature covers none of them."""
-        if not self._settings.levels & Level.TSS:
+        if not self.settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:
             if self._is_signed(SignedRoot(number, number, each.root, signature)):
@@ -269,6 +234,36 @@ class ProofChecks:
         except Exception as error:
             reason = f"the external verifier failed: {error!r}"
             raise VerificationFailed(FailureKind.UNKNOWN_ERROR, Level.TSS, signed.proof_of, reason) from error
+
+
+class BlockVerification:
+    """The verification of one block. After a failure, every later call raises the same error again."""
+
+    def __init__(self, verifier: Verifier, number: int | None) -> None:
+        self._verifier = verifier
+        self._reader = BlockReader(number, verifier.settings)
+        self._failure: VerificationFailed | None = None
+
+    def add(self, items: Iterable[Item], piece: Piece = Piece.WHOLE) -> None:
+        """Processes the next items, in order, or one piece of an item. Raises VerificationFailed."""
+        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items), piece)
+
+    def add_part(self, part: bytes, *, last: bool) -> None:
+        """Processes the next piece, of any size, of an item. Raises VerificationFailed."""
+        self._try(self._reader.add_part, part, last=last)
+
+    def end(self) -> BlockResult:
+        """Ends a complete block, and checks it at all levels except the chain. Raises VerificationFailed."""
+        return self._try(lambda: self._verifier.check(self._reader.finish()))
+
+    def _try(self, step: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return step(*arguments, **options)
+        except VerificationFailed as failure:
+            self._failure = failure
+            raise
 
 
 def _not_signed(signed: SignedRoot) -> VerificationFailed:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from block_node.node import BlockNode
+from block_node.persist.ranges import BlockRanges
+from block_node.persist.store import ChainStore
+from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusDetail, StatusResponse
 from block_node.read.access import AccessService, BlockAccessStatistics
-from block_node.read.status import StatusService
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
+from ockam.actors.worker import AnsweringWorker
+from ockam.identity.rules.rights import Demand, Right
 
 SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get", "block_status"
+
+RANGES_MAX = 100_000
+"""The maximum number of ranges in one answer. Readers need the highest ones first."""
+RANGE_BYTES = 16
+DETAIL_OVERHEAD_BYTES = 2_048
+"""The bytes of a frame that an answer needs in addition to the ranges and the address book."""
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
@@ -85,3 +95,67 @@ class ReadServices:
     def next_expected(self) -> int | None:
         publishing = self.blocks.publishing
         return None if publishing is None else publishing.machine.blocks.next_block
+
+
+class StatusService(AnsweringWorker):
+    """The worker that answers at `block_status` (facts/block_node.md §1.6, T1 and T2). The answer describes the stored
+    blocks, never the configuration: a reference block node once reported its configured first block as its last one,
+    and its publishers stopped (§7.3).
+
+    next_expected: the block that a publisher should send next. plugins: the version of each plugin. address_book: a
+    serialized `NodeAddressBook`.
+    """
+
+    def __init__(
+        self,
+        store: ChainStore,
+        *,
+        next_expected: Callable[[], int | None],
+        version: str,
+        plugins: Callable[[], Mapping[str, str]],
+        address_book: bytes | None = None,
+    ) -> None:
+        self._store = store
+        self._next_expected = next_expected
+        self._version = version
+        self._plugins = plugins
+        self._address_book = address_book
+
+    def started(self) -> None:
+        self.context.pause()
+        self._store.when_open(self.context.guard(self.context.resume))
+
+    def answer(self, message: Message) -> None:
+        request = STATUS.decode_request(message.payload)
+        available = self._store.available
+        response = StatusResponse(
+            request.request_id,
+            available.first,
+            available.last,
+            True,
+            self._next_expected(),
+            self._detail(message) if request.detail else None,
+        )
+        self.reply(message, STATUS.encode_response(response))
+
+    def demand(self, message: Message) -> Demand:
+        return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
+
+    def _detail(self, message: Message) -> StatusDetail:
+        book = self._address_book
+        # A frame may be too small for the address book: the ranges are more important.
+        room_bytes = message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES - len(book or b"")
+        if room_bytes < 0:
+            book, room_bytes = None, message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES
+        ranges_max = max(1, min(RANGES_MAX, room_bytes // RANGE_BYTES // 2))
+        return StatusDetail(
+            self._version,
+            [PluginVersion(name, version) for name, version in sorted(self._plugins().items())],
+            _newest(self._store.available, ranges_max),
+            _newest(self._store.ever_stored, ranges_max),
+            book,
+        )
+
+
+def _newest(ranges: BlockRanges, ranges_max: int) -> list[BlockRange]:
+    return [BlockRange(each.first, each.last) for each in list(ranges)[-ranges_max:]]

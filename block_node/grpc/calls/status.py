@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from block_node.grpc.messages import WireMessage, block_or_none, write_message
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.store import ChainStore
-from block_node.read.services import ReadServices
-from block_node.read.status import RANGES_MAX
+from block_node.read.services import RANGES_MAX, ReadServices
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?[.-]?([^+]*)(?:\+(.*))?")
 

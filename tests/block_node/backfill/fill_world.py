@@ -7,11 +7,11 @@ from collections import Counter
 
 import msgspec
 
-from block_node.backfill.chunks import FetchedRange, FillLimits
+from block_node.backfill.chunks import FetchedRange
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
-from block_node.backfill.settings import SourceSetting
+from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.events import BackfilledBlockNotification
 from block_node.persist.ranges import BlockRanges, NumberRange
 
@@ -58,7 +58,7 @@ class FillWorld:
     """One machine, its sources and a chain that is stored. Every step is some time; what is random comes from `rng`."""
 
     def __init__(
-        self, kind: Kind, rng: random.Random, sources: list[FakeSource], known: BlockRanges, limits: FillLimits
+        self, kind: Kind, rng: random.Random, sources: list[FakeSource], known: BlockRanges, limits: BackfillSettings
     ) -> None:
         self.rng = rng
         self.now_s = 0.0

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import random
 
-from block_node.backfill.chunks import FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import BlockGap, GapFacts, GapPatience, Kind, find_gaps, intended_range
-from block_node.backfill.settings import SourceSetting, parse_source
+from block_node.backfill.settings import BackfillSettings, SourceSetting, parse_source
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import FakeSource, FillWorld, good
 
-LIMITS = FillLimits(batch_blocks=10)
+LIMITS = BackfillSettings(fetch_batch_size=10)
 
 
 def gaps(view: GapFacts, first: int = 0, last: int = -1) -> list[BlockGap]:
@@ -145,7 +144,9 @@ def test_b9_sources_are_left_alone_exponentially_and_counts_must_match() -> None
 
 def test_b10_requests_are_clamped_and_a_late_block_is_waited_for() -> None:
     """By batch, gap and what the source has. A block that is handed on is never handed on again, only given up."""
-    machine = FillMachine(Kind.LIVE_TAIL, FillLimits(batch_blocks=10, chunks=1, retries_max=2), health("a0"))
+    machine = FillMachine(
+        Kind.LIVE_TAIL, BackfillSettings(fetch_batch_size=10, concurrent_fetches=1, max_retries=2), health("a0")
+    )
     machine.assign(95, 120)
     fetch = machine.next_fetch(0)
     assert fetch is not None

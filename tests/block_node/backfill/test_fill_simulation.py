@@ -13,8 +13,9 @@ from types import FrameType
 
 import pytest
 
-from block_node.backfill.chunks import FetchedRange, FillLimits
+from block_node.backfill.chunks import FetchedRange
 from block_node.backfill.plan import Kind
+from block_node.backfill.settings import BackfillSettings
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import BLOCK_BYTES, Broken, FakeSource, FillWorld
 
@@ -48,10 +49,10 @@ def drawn_world(seed: int, kind: Kind) -> tuple[FillWorld, int]:
                 priority=rng.randint(0, 2),
             )
         )
-    limits = FillLimits(
-        buffer_bytes=rng.choice((2_000, 100_000)),
-        chunks=rng.randint(1, 5),
-        batch_blocks=rng.choice((1, 7, 100)),
+    limits = BackfillSettings(
+        max_incoming_buffer_size=rng.choice((2_000, 100_000)),
+        concurrent_fetches=rng.randint(1, 5),
+        fetch_batch_size=rng.choice((1, 7, 100)),
         pending_blocks=rng.randint(1, 8),
     )
     return FillWorld(kind, rng, sources, known, limits), last
@@ -78,7 +79,7 @@ def test_a_block_is_asked_for_once_where_nothing_goes_wrong() -> None:
     known = BlockRanges([(0, 0), (500, 500)])
     everything = BlockRanges([(0, 500)])
     sources = [FakeSource(name, everything.copy(), everything.copy(), steps=5) for name in "ab"]
-    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits(batch_blocks=20))
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, BackfillSettings(fetch_batch_size=20))
     world.run(0, 500, scans=1)
     assert set(world.asked.values()) == {1}
     assert {fetch.source for fetch in world.fetches} == {"a", "b"}
@@ -90,7 +91,7 @@ def test_memory_is_bounded(kind: Kind) -> None:
     known = BlockRanges([(0, 0), (200, 200)]) if kind is Kind.HISTORICAL else BlockRanges([(0, 0)])
     everything = BlockRanges([(0, 200)])
     sources = [FakeSource("a", everything.copy(), everything.copy())]
-    limits = FillLimits(buffer_bytes=8 * BLOCK_BYTES, chunks=3)
+    limits = BackfillSettings(max_incoming_buffer_size=8 * BLOCK_BYTES, concurrent_fetches=3)
     world = FillWorld(kind, random.Random(1), sources, known, limits)
     most = 0
     world.scan(0, 200)
@@ -98,7 +99,7 @@ def test_memory_is_bounded(kind: Kind) -> None:
         world.step()
         most = max(most, world.machine.held_bytes)
     assert not world.known.missing(0, 200)
-    assert 0 < most <= limits.buffer_bytes + 2 * BLOCK_BYTES
+    assert 0 < most <= limits.max_incoming_buffer_size + 2 * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -106,7 +107,7 @@ def test_what_still_comes_of_a_request_that_was_too_large_is_not_used(kind: Kind
     """It would be there twice, and its source be blamed: what was asked for again is in another request."""
     known = BlockRanges([(0, 0), (200, 200)]) if kind is Kind.HISTORICAL else BlockRanges([(0, 0)])
     everything = BlockRanges([(0, 200)])
-    limits = FillLimits(buffer_bytes=8 * BLOCK_BYTES, chunks=1)
+    limits = BackfillSettings(max_incoming_buffer_size=8 * BLOCK_BYTES, concurrent_fetches=1)
     source = FakeSource("a", everything.copy(), everything.copy())
     machine = FillWorld(kind, random.Random(1), [source], known, limits).machine
     machine.assign(1, 199)
@@ -117,7 +118,7 @@ def test_what_still_comes_of_a_request_that_was_too_large_is_not_used(kind: Kind
         machine.grew(fetch.chunk_id, BLOCK_BYTES)
         machine.arrived(fetch.chunk_id, number, [b""])
     assert machine.find_awaited(fetch.chunk_id) is not None
-    assert not machine.grew(fetch.chunk_id, limits.buffer_bytes)
+    assert not machine.grew(fetch.chunk_id, limits.max_incoming_buffer_size)
     machine.overflowed(fetch.chunk_id)
     assert machine.find_awaited(fetch.chunk_id) is None
     machine.failed(fetch.chunk_id, 1.0, "it ended", lied=True)
@@ -128,7 +129,7 @@ def test_what_still_comes_of_a_request_that_was_too_large_is_not_used(kind: Kind
 def test_thousands_of_gaps_that_no_source_has_are_given_up_in_little_work() -> None:
     """Goal: a node with many gaps whose sources are all away answers others meanwhile: the work grows with the number
     of gaps, not with its square. Method: the calls of Python are counted, not the time."""
-    machine = FillWorld(Kind.HISTORICAL, random.Random(1), [], BlockRanges(), FillLimits()).machine
+    machine = FillWorld(Kind.HISTORICAL, random.Random(1), [], BlockRanges(), BackfillSettings()).machine
     for number in range(1_000):
         machine.assign(2 * number, 2 * number)
     calls = 0
@@ -151,7 +152,7 @@ def test_a_block_that_is_given_up_has_all_its_attempts_again() -> None:
     """Claim: the next search begins with as many attempts for each block of a gap as the first one. Method: block 20
     fails twice, then the gap is given up for the sake of block 10; then block 20 fails until it is given up."""
     known, everything = BlockRanges([(0, 9)]), BlockRanges([(0, 29)])
-    limits = FillLimits(chunks=2, batch_blocks=10, retries_max=3)
+    limits = BackfillSettings(concurrent_fetches=2, fetch_batch_size=10, max_retries=3)
     source = FakeSource("a", everything.copy(), everything.copy())
     machine = FillWorld(Kind.LIVE_TAIL, random.Random(1), [source], known, limits).machine
     machine._health.claimed("a", everything, 0.0)
@@ -168,7 +169,7 @@ def test_a_block_that_is_given_up_has_all_its_attempts_again() -> None:
     machine.assign(10, 29)
     for number in (20, 20, 10, 10, 10, 10):
         fail(number)
-    assert [gone.first for gone in machine.given_up] == [10]
+    assert [gone.first for gone, _ in machine.given_up] == [10]
     machine.assign(10, 29)
     for _ in range(3):
         fail(20)
@@ -181,7 +182,7 @@ def test_the_world_sees_a_machine_that_hands_on_untied_blocks() -> None:
     known = BlockRanges([(0, 0), (9, 9)])
     everything = BlockRanges([(0, 9)])
     sources = [FakeSource("a", everything.copy(), everything.copy())]
-    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits())
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, BackfillSettings())
     anchored = world.machine.anchored
     world.machine.anchored = lambda number, roots: anchored(number, ())  # type: ignore[method-assign]
     with pytest.raises(Broken, match="as its roots"):
@@ -193,7 +194,7 @@ def test_the_world_sees_a_machine_that_asks_twice() -> None:
     known = BlockRanges([(0, 0), (9, 9)])
     everything = BlockRanges([(0, 9)])
     sources = [FakeSource("a", everything.copy(), everything.copy(), steps=9)]
-    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits())
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, BackfillSettings())
     world.scan(0, 9)
     world.step()
     world.machine._open.add(1, 8)

@@ -11,7 +11,7 @@ import pytest
 
 from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusRequest, StatusResponse
-from block_node.read.status import StatusService
+from block_node.read.services import StatusService
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.worker import Worker

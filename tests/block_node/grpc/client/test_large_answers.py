@@ -14,8 +14,8 @@ from h2.errors import ErrorCodes
 
 from block_node.client.errors import BlockTooLarge, DamagedAnswer
 from block_node.grpc.client.channel import GrpcChannel, GrpcPeer
+from block_node.grpc.client.client import GrpcSubscription
 from block_node.grpc.client.source import SUBSCRIBE, GrpcSource
-from block_node.grpc.client.subscriber import GrpcSubscription
 from block_node.grpc.messages import WireMessage
 from ockam.actors.node import Node
 from tests.block_node.grpc.client.test_client import Script, scripted
