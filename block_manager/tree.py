@@ -132,9 +132,7 @@ class ForkTree:
         return self._entries.get(block_id)
 
     def add(self, new: Sequence[Block]) -> None:
-        """Adds blocks that are new and in order, parents before children. Each gets one reference (RFC, `put`): of its
-        child in `new`, else of the caller.
-        """
+        """Adds new blocks, parents before children. Each gets a reference of its child in `new`, else of the caller."""
         for block in new:
             self._insert(block)
         parent_ids = {block.previous_id for block in new}

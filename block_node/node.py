@@ -95,8 +95,7 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """on_stream_changed: called when the record of the stream with the blocks has changed. Raises SettingsError if
-        the settings of the verifier contradict each other."""
+        """Raises SettingsError if the settings of the verifier contradict each other."""
         self._node = node
         self._settings = settings
         self._new_id = new_id
@@ -176,8 +175,7 @@ class BlockNode:
 
     def _opened(self) -> None:
         """Continues the start. The stored state of the chain can lack the possible root hashes of the newest block, and
-        the all-blocks tree. They are computed from the stored blocks; the tree only if every block from 0 on is
-        stored."""
+        the all-blocks tree, which is computed only if every block from 0 on is stored."""
         if self.store.is_closed:
             return
         newest, indexed = self.store.newest, self.store.available.copy()
@@ -209,8 +207,7 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Completes the stored state `before` by the possible root hashes of the newest block. Then publishers are
-        served."""
+        """Completes the state `before` by the possible root hashes of the newest block. Then publishers are served."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

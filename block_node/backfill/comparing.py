@@ -72,9 +72,8 @@ def ask_opinions(
 
 
 def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, int]:
-    """Returns the block to compare for each source node: one that is stored here too. While nothing is stored here, it
-    is the highest block whose root hash the operator knows; source nodes without one get a block that all of them
-    have."""
+    """Returns the block to compare for each source node: one that is stored here too. While nothing is stored here, the
+    highest block whose root hash the operator knows, else one that all source nodes have."""
     available = state.store.available
     if available:
         found = {name: common_block((available, ranges)) for name, ranges in claims.items()}
@@ -89,8 +88,7 @@ def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, i
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns the block below the highest common block of `ranges`, if it is common too; else the highest; None if
-    there is none. The root hash of the newest block of a chain is not always certain."""
+    """Returns the block below the highest common block, whose root hash is not always certain, if it is common too."""
     first, *others = ranges
     common = first.copy()
     for other in others:

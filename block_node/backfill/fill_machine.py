@@ -219,8 +219,7 @@ class FillMachine:
         self._batch.was_good()
 
     def being_stored(self, number: int) -> None:
-        """Records that the block came from another source and is being stored, so that the next one can follow. The
-        fetched block itself was not verified, so it says nothing about its source."""
+        """Records that the block came from another source and is being stored, so that the next one can follow."""
         if (pending := self.delivered.get(number)) is not None:
             pending.verified = True
 
@@ -259,8 +258,7 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_timeout_secs`, again after each further period.
-        After more than `max_retries` periods a block is given up."""
+        """Returns the blocks that were not stored in time. After more than `max_retries` times a block is given up."""
         found = self.delivered.overdue(now_s, self._limits.processing_timeout_secs)
         for number in found:
             if self.delivered[number].waits > self._limits.max_retries:
@@ -283,8 +281,7 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, NumberRange]]:
-        """Yields each open block at which fetching can continue, with its range of open blocks. Downwards: the highest
-        of each gap. Upwards: only the lowest of all."""
+        """Yields each open block at which fetching can continue, with its range of open blocks."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
@@ -356,8 +353,7 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request; blocks that did not arrive can be requested again. Upwards, received blocks stay if `keep`;
-        downwards, they are useless without the missing higher blocks."""
+        """Ends a request. keep: whether received blocks stay; downwards, they are useless without the higher ones."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]

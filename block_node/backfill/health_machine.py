@@ -148,8 +148,7 @@ class Health:
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Records a failure, which starts a pause. The pause doubles with each further failure, up to a limit. A
-        failure during a pause does not lengthen it."""
+        """Records a failure, which starts a pause, twice as long each time. None starts or lengthens in a pause."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason

@@ -91,8 +91,7 @@ class BackfillAnswers(AnsweringWorker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """To start a search needs the right to operate the node. To see the state, that to read its blocks is
-        enough."""
+        """A search needs the right to operate the node. The right to read its blocks is enough to see the state."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

@@ -35,8 +35,7 @@ class FetchListener(Protocol):
     def block(self, number: int, items: list[bytes]) -> None: ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
-        """The request has failed. lied: whether the source node does not have the blocks that it claimed, or sent
-        invalid messages."""
+        """The request has failed. lied: the source node lacks blocks that it claimed, or sent invalid messages."""
         ...
 
 
@@ -52,8 +51,7 @@ class BlockSource(Protocol):
     def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """size_bytes: the size of the block if it is stored here, so that the source does not send its bytes; else
-        0."""
+        """size_bytes: the size of the block if it is stored here: the source then sends no bytes of it; else 0."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

@@ -179,8 +179,7 @@ class BackfillState:
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
-        """Forgets the highest announced block if no source node has it in more than `max_retries` searches: the
-        publisher could have been wrong. `sources_last` replaces it."""
+        """Forgets the highest announced block, perhaps an error, if no source node has it in several searches."""
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0

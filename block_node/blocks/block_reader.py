@@ -339,8 +339,7 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Returns whether an item with a tag of one byte is exactly one protobuf field. False for a large item: a slower
-    check follows."""
+    """Whether an item with a tag of one byte is exactly one field. False for a large item: a slower check follows."""
     if size > HELD_BYTES_MAX:
         return False
     try:

@@ -194,9 +194,8 @@ def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, .
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """Returns the result with its root hashes in order of likelihood. If an earlier state proof claims one of them,
-    only this root hash remains. Otherwise the root hash by the scheme of the preceding block comes first, unless a
-    state proof of this block starts at another one."""
+    """Returns the result with its root hashes in order of likelihood. Only the one that an earlier state proof claims
+    remains. Otherwise the scheme of the preceding block comes first, unless a state proof of this block decides."""
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:
@@ -205,9 +204,8 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or if an earlier
-    state proof and one of this block claim different root hashes for the same later block. Only signatures
-    (`Level.TSS`) can show which claim is wrong."""
+    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or another one than
+    this block for a later block. Only signatures (`Level.TSS`) can show which claim is wrong."""
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:
             reason = f"the state proof of block {claim.by} resolves to {_short(claim.root)} for it, "

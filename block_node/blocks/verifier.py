@@ -193,9 +193,8 @@ class Verifier:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim about
-        a later block. The root hash at which the proof starts comes first; with a checked signature, only this one
-        remains."""
+        """Returns the checked levels, the possible root hashes of the block, and the claim about a later block. The
+        root hash at which the proof starts comes first; with a checked signature, only this one remains."""
         number = block.header.number
         if not self.settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
@@ -217,8 +216,7 @@ class Verifier:
     def _check_tss_proof(
         self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """Finds the possible root hash that the threshold signature covers. Returns the checked level and the root
-        hashes that remain possible. Raises VerificationFailed if the signature covers none of them."""
+        """Returns the checked level and the root hashes that remain possible. Raises VerificationFailed."""
         if not self.settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:

@@ -25,8 +25,7 @@ STEP_BYTES: Final = 16 * 1024
 
 
 def read_given(block: OutgoingBlock) -> Iterator[int | ReadBlock]:
-    """Reads and hashes a block of the program, one chunk at each step, because a large block takes seconds. Yields the
-    bytes of each chunk, then the result. Raises BlockError."""
+    """Reads and hashes a block, one chunk at a step. Yields the bytes of each, then the result. Raises BlockError."""
     reader = BlockReader(block.number, READING)
     for chunk in block.chunks():
         reader.add(chunk.items, chunk.piece)

@@ -213,9 +213,7 @@ class PublishSessions(Generic[S]):
             self._problem = ConnectionLost(str(error))
 
     def _watch(self) -> None:
-        """Fails when no block was acknowledged, and no bytes of a block were sent or compared, for `give_up_s` seconds.
-        The text of the error has the error of the last session, or else the answer that the present session waits for.
-        """
+        """Fails when no block was acknowledged, sent or compared for `give_up_s` seconds, with the last error."""
         give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
         self._stop_watch = None
         if give_up_s is None or not self._blocks or self._failure is not None:

@@ -150,8 +150,7 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged but cannot show for the comparison; one such block at a
-        time. Returns False if this session has sent it again already."""
+        """Sends a block again that the node has acknowledged but cannot show. Returns False for a second time."""
         if number in self._offered:
             return False
         if self._lost is None:

@@ -205,8 +205,7 @@ class Subscribing(Generic[C, V]):
         return BlockArrived(number, response.root)
 
     def _end_source(self, problem: ClientError) -> BlockWithdrawn | None:
-        """Leaves the node after a failure. Fails if no other attempt can help, or if no block arrived for `give_up_s`
-        seconds. The items of an incomplete block are useless: the next node sends the block from its beginning."""
+        """Leaves the node after a failure. Fails if no other attempt can help, or after `give_up_s` seconds."""
         self._drop_source()
         waited_s = self._now_s() - self._progress_s
         final = isinstance(problem, SubscriptionRefused) and (
@@ -224,8 +223,7 @@ class Subscribing(Generic[C, V]):
             source.leave()
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if a node that was empty has
-        just got blocks: this subscription could miss the first of them."""
+        """Notes the first block at this node. Raises DamagedAnswer if a node that was empty has just got blocks."""
         if number is None:
             self._found_empty.add(node)
         elif asked is None and node in self._found_empty and self._next is None:

@@ -312,8 +312,7 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the locations of the complete blocks of the stream, each with the right root hash of the previous
-        block, if that is stored under a wrong one; else empty bytes."""
+        """Yields the locations of the complete blocks, each with the corrected root hash of the block before."""
         index = stream.first_index
         begun: BlockPlace | None = None
         root_before = b""

@@ -149,8 +149,7 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Changes the totals of a chain. The caller has read the `known` row: to check it again would cost as much as the
-    write. An empty `verifier_state` keeps the present one."""
+    """Changes the totals of a chain, whose `known` row was read and checked. An empty state keeps the present one."""
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)

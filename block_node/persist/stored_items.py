@@ -70,8 +70,7 @@ def read_items(
 
 
 def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
-    """Computes the possible root hashes of the newest stored block. They are normally stored with the chain, but
-    missing after a rebuild of the index, and in a database of an older version."""
+    """Computes the possible root hashes of the newest stored block, if the chain was not stored with them."""
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 

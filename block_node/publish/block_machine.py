@@ -361,8 +361,7 @@ class Blocks:
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Takes the next event for the plugins out of the block: `BlockBegun`, `ItemsReceived` for each message,
-        `BlockEnded`. The caller must publish it at once."""
+        """Takes the next event for the plugins out of the block, which the caller must publish at once."""
         # The plugins know the items by the attempt, so results about dropped items can be recognized.
         if not block.attempt:
             self._attempts += 1

@@ -59,8 +59,7 @@ class PluginWatch:
         self._awaited_block: int | None = None
 
     def check(self, now_s: float, *, full_at: int | None, awaited_block: int | None) -> NodeFailure | None:
-        """Returns a failure of the node, or None. full_at: see `Facility.full_at`. awaited_block: the verified,
-        backfilled block to be stored next."""
+        """full_at: see `Facility.full_at`. awaited_block: the verified, backfilled block to be stored next."""
         # Plugins with much to do can be full, and have a block to store, at every single check. They hang only if they
         # are still at the same event, or at the same block.
         if full_at is None or full_at != self._full_at:

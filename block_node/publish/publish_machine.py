@@ -381,8 +381,7 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages, with its consequences. status: that of the stream, if it
-        ends."""
+        """Makes one step of the table of block stages, with its consequences. status: of a stream that ends."""
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
@@ -408,8 +407,7 @@ class PublishMachine:
     # All blocks.
 
     def _ask_for_missing(self, now_s: float) -> None:
-        """Requests the lowest missing block from publishers that would next send a higher block, and every `resend_s`
-        seconds from silent ones that offered it or a higher one."""
+        """Requests the lowest missing block from publishers that are past it, and again from silent ones."""
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
             if publisher.is_to_be_asked(wanted, now_s - resend_s):
@@ -421,8 +419,7 @@ class PublishMachine:
         self._resends += 1
 
     def _make_room(self, now_s: float) -> None:
-        """Gives up incomplete blocks, the lowest first, while a limit is reached and an earlier block is missing:
-        otherwise the missing block could never arrive."""
+        """Gives up incomplete blocks while a limit keeps an earlier, missing block from arriving."""
         if not self.blocks.is_crowded:
             return
         for block in self.blocks.all():

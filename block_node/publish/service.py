@@ -126,8 +126,7 @@ class PublishService(Plugin):
         return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, self.machine.last_block, None, reason))
 
     def admit(self, origin: Origin) -> int | StreamEnded:
-        """Returns the id of a new publisher of any protocol, whose session counts for its identity until
-        `Usage.give_back`; or the last answer, if no publisher, or none of this identity, may come now."""
+        """Returns the id of a new publisher, or the last answer if none, or none of this identity, may come now."""
         missing, most, last_block = self.facility.missing, self.limits.sessions_max, self.machine.last_block
         status, reason = PublishStatus.ERROR, None
         if missing:
@@ -146,8 +145,7 @@ class PublishService(Plugin):
         return self._opened
 
     def _open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
-        """Opens a session. If the same message opened one before, that session answers again. Returns the closing
-        answer if the publisher is not admitted now."""
+        """Opens a session. A repeated opening is answered by its session. Returns the answer of a refusal."""
         opening = (message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
@@ -185,8 +183,7 @@ class PublishService(Plugin):
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
     def may_go_on(self, publisher: PublisherState) -> bool:
-        """Whether to hand on more of a request that was handed on in part. While the plugins are full, its other items
-        stay in the request, so that they are in memory only once."""
+        """Whether to hand on more of a request. While the plugins are full, its items are in memory only once."""
         if self.facility.full:
             self._wait_for_room()
             return False
@@ -229,8 +226,7 @@ class PublishService(Plugin):
         return self.machine.statistics()
 
     def _announce_stored(self) -> None:
-        """Announces durable blocks that became durable during a crash, or by a commit in doubt: else publishing and
-        verification would not go on."""
+        """Announces durable blocks of which no plugin has heard, after a crash or a commit in doubt."""
         number = self.machine.blocks.next_durable
         while number in self.store.ever_stored:
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
@@ -239,9 +235,8 @@ class PublishService(Plugin):
     # The effects of the machine.
 
     def perform(self) -> None:
-        """Carries out all effects, forwards items, and lets sessions read again. A plugin can answer an effect at once
-        with another change, which calls `perform` again; that inner call does nothing, so effects happen in their
-        order."""
+        """Carries out all effects, forwards items, and lets sessions read again. An effect can lead to a call within
+        this call, which does nothing, so effects happen in their order."""
         if self._performing:
             return
         machine = self.machine

@@ -219,8 +219,7 @@ class PublisherState:
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """Whether to request the block `wanted`: the publisher would next send a higher block, or has been silent since
-        `since_s` and offered that block or a higher one."""
+        """Whether the publisher is past the block `wanted`, or offered it and has been silent since `since_s`."""
         # A publisher that was asked a moment ago may still be on its way back.
         is_silent = self.is_idle(since_s) and self.asked_s <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

@@ -75,8 +75,7 @@ class AccessService(Worker):
         return BlockAccessStatistics(dict(self._answers), self._sent_bytes)
 
     def hand_over(self) -> list[Message]:
-        """Returns the waiting requests, which are served no more. A request whose block is being read is still
-        served."""
+        """Returns the requests that are served no more. A block that is being read is still sent."""
         waiting = [message for message, _ in self._waiting]
         self._waiting.clear()
         return waiting

@@ -74,8 +74,7 @@ class ReadServices:
         )
 
     def close(self) -> list[Message]:
-        """Ends the services, because another node serves the chain from now on. `BlockNode.stop` must have ended the
-        subscriptions before. Returns the requests that were not served, in order for each service."""
+        """Ends the services, because another node serves the chain now. Returns the requests that were not served."""
         access = self._node.find_worker(local(GET_ADDRESS))
         waiting = access.hand_over() if isinstance(access, AccessService) else []
         for address in (GET_ADDRESS, SUBSCRIBE_ADDRESS, STATUS_ADDRESS):

@@ -190,8 +190,7 @@ class PublishCall(PublisherSession, CallHandler):
             self._call.resume()
 
     def _may_wait(self) -> bool:
-        """Returns whether the present request may wait for requests of other publishers, and holds the publisher if so.
-        All blocks wait for the block that is verified next, so a request with that block never waits."""
+        """Whether the present request may wait for other publishers: not if all wait for its block."""
         return self._hold(self.block_number != self._machine.blocks.next_to_verify)
 
     def _hold(self, is_held: bool) -> bool:
@@ -244,8 +243,7 @@ class PublishCall(PublisherSession, CallHandler):
             raise ProtocolError("the request is of no known kind")
 
     def _take_part(self, rest: ItemSet) -> None:
-        """Hands on the next items, and leaves the rest until other tasks of the node have run: a large request can
-        have a million items, or an item that is handed on in pieces."""
+        """Hands on the next items. The rest is left until other tasks of the node have run."""
         limits = self._service.limits
         begins_set = not rest.is_begun
         items, piece = rest.take(limits.slice_items_max, limits.slice_bytes_max)

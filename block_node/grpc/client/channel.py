@@ -187,8 +187,7 @@ class GrpcPeer:
         request: bytes | None = None,
         timeout_s: float | None = None,
     ) -> AskedCall:
-        """Begins a call, as `AskingConnection.ask`, in the name of this client. Raises NodeUnreachable, or
-        InvalidArgument if the token cannot be read."""
+        """As `AskingConnection.ask`, in the name of this client. Raises NodeUnreachable, InvalidArgument."""
         metadata = []
         if self._token is not None:
             try:

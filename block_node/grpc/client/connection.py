@@ -50,8 +50,7 @@ class AskedCall:
         self.text = ""
 
     def send(self, message: bytes, *, compressed: bool = False) -> bool:
-        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`. compressed: whether the
-        message is compressed, with the encoding that the metadata of the call name."""
+        """Sends a message. Returns as `GrpcCall.send`. compressed: by the encoding in the metadata of the call."""
         prefix = prefix_of_message(len(message), compressed=compressed)
         return self._connection.send(self._machine.stream_id, [prefix, message])
 

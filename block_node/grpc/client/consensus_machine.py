@@ -173,8 +173,7 @@ class ConsensusMachine:
         return not self.is_open and self.blocks.stop > 0 and now_s >= self.opens_s
 
     def opened(self, now_s: float, next_expected: int | None) -> None:
-        """Begins a stream. next_expected: `next_expected_block` of the node's status; None if the node was not asked.
-        NO_BLOCK: the node takes any block."""
+        """Begins a stream. next_expected: by the node's status; None: unknown; NO_BLOCK: it takes any block."""
         assert self.may_open(now_s)
         self.is_open, self.left, self._opened_s = True, None, now_s
         self._slow = self._sends = 0

@@ -252,8 +252,7 @@ class ConsensusPublisher:
 
 
 def requests_of(block: OutgoingBlock) -> Iterator[bytes]:
-    """Iterates over the `PublishStreamRequest`s with the items of a block. An item that is read in pieces is put
-    together, because a set has whole items. Raises BlockError."""
+    """Yields the requests with the items of a block. Pieces are joined: a set has whole items. Raises BlockError."""
     joiner = ItemJoiner()
     for items, piece, _size_bytes in block.chunks():
         joiner.add(items, piece)

@@ -136,8 +136,7 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes and returns up to `bytes_max` bytes from the front of `pending`: for one frame, or for several frames
-        if the first piece is large."""
+        """Removes and returns up to `bytes_max` bytes of `pending`: of one large piece, or of one frame."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:
             return self._cut_first(min(bytes_max, first_bytes))

@@ -70,8 +70,7 @@ class GrpcCall:
         self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
 
     def send(self, *pieces: bytes | memoryview) -> bool:
-        """Sends a message, which is all pieces together. Returns whether there is room for more; if not,
-        `CallHandler.room` follows."""
+        """Sends a message. Returns whether there is room for more; if not, `CallHandler.room` follows."""
         size_bytes = sum(map(len, pieces))
         if self.encoding != IDENTITY and size_bytes >= COMPRESSED_BYTES_MIN:
             packed = compress(b"".join(pieces), self.encoding)

@@ -120,8 +120,7 @@ class _Data(DataFrame):
 
 
 class _Frames(FrameBuffer):
-    """The received frames, with `_Data` for each DATA frame. One without padding is read here: h2 would copy its data
-    twice."""
+    """The received frames, with `_Data` for each DATA frame. h2 would copy the data of one without padding twice."""
 
     def __next__(self) -> Frame:
         data = self._data
@@ -360,8 +359,7 @@ class Http2Machine:
         return call
 
     def send(self, call: CallMachine, pieces: list[bytes | memoryview], now_s: float) -> bool:
-        """Adds bytes to those that wait for the window. Returns whether there is room for more; if not, CallRoom
-        follows. Bytes for a call that has ended are dropped."""
+        """Adds bytes to send. Returns whether there is room for more; if not, CallRoom follows."""
         if not call.may_send:
             return True
         if not call.pending:
@@ -406,8 +404,7 @@ class Http2Machine:
         self._forget(call, now_s)
 
     def absorbed(self, call: CallMachine, now_s: float, *, is_held: bool = False) -> None:
-        """Gives back the window of the bytes that messages of the call have absorbed. is_held: whether the handler of
-        the call takes nothing now."""
+        """Gives back the window of the absorbed bytes. is_held: whether the handler takes nothing now."""
         if not call.reads:
             return
         call.window_due_bytes += call.reader.take_absorbed()

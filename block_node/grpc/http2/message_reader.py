@@ -71,8 +71,7 @@ class MessageBudget:
         self._held[reader] = self._door.held[reader] = size_bytes
 
     def may_go_on(self, reader: MessageReader) -> bool:
-        """Whether more bytes of a message may come. After False, `MessageReader.when_room` is called when it is worth
-        another try."""
+        """Whether more bytes of a message may come. If not, `MessageReader.when_room` follows."""
         door = self._door
         if reader not in self._held or reader is next(iter(door.held)):
             return True
