@@ -130,7 +130,6 @@ class CatchUpStalled(msgspec.Struct, frozen=True):
 
     target_block: int
     last_block: int | None
-    contacts: int
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):

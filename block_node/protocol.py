@@ -8,7 +8,7 @@ piece of it (`Piece`). The protocols of readers are in `block_node.protocol_read
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -195,7 +195,7 @@ class RootAcknowledgement(msgspec.Struct, frozen=True):
 
 # type PublishResponse union { SessionOpened = 0 | Acknowledgement = 1 | DuplicateBlock = 2 | Behind = 3 | SkipBlock = 4
 #   | ResendBlock = 5 | StreamEnded = 6 | RootAcknowledgement = 7 }
-PublishResponse: TypeAlias = Annotated[
+_PublishResponse: TypeAlias = (
     SessionOpened
     | Acknowledgement
     | DuplicateBlock
@@ -203,20 +203,9 @@ PublishResponse: TypeAlias = Annotated[
     | SkipBlock
     | ResendBlock
     | StreamEnded
-    | RootAcknowledgement,
-    bare.Union(
-        {
-            0: SessionOpened,
-            1: Acknowledgement,
-            2: DuplicateBlock,
-            3: Behind,
-            4: SkipBlock,
-            5: ResendBlock,
-            6: StreamEnded,
-            7: RootAcknowledgement,
-        }
-    ),
-]
+    | RootAcknowledgement
+)
+PublishResponse: TypeAlias = Annotated[_PublishResponse, bare.Union(dict(enumerate(get_args(_PublishResponse))))]
 
 PUBLISH = Protocol(
     "block_publish", cast("type[PublishRequest]", PublishRequest), cast("type[PublishResponse]", PublishResponse)

@@ -7,7 +7,7 @@ They are routed BARE messages with the content of the reference block node's mes
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -165,17 +165,7 @@ UnpackedResponse: TypeAlias = (
     Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded
 )
 SubscribeResponse: TypeAlias = Annotated[
-    UnpackedResponse | PackedItems,
-    bare.Union(
-        {
-            0: Subscribed,
-            1: SubscribedItems,
-            2: SubscribedBlockEnd,
-            3: SubscribedBlockWithdrawn,
-            4: SubscriptionEnded,
-            5: PackedItems,
-        }
-    ),
+    UnpackedResponse | PackedItems, bare.Union(dict(enumerate(get_args(UnpackedResponse | PackedItems))))
 ]
 
 # --- block_get ------------------------------------------------------------------------------------------------------

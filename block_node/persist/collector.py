@@ -104,16 +104,14 @@ class BlockCollector:
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]
-        staged_bytes = self.staged * PART_BYTES_MAX
-        attempt = self.attempt if self.staged else None
         return NewBlock(
             number=number,
             root=root,
             items=self.item_count,
             parts=parts,
-            attempt=attempt,
+            attempt=self.attempt if self.staged else None,
             staged=self.staged,
-            staged_bytes=staged_bytes,
+            staged_bytes=self.staged * PART_BYTES_MAX,
             verifier_state=verifier_state,
             other_roots=other_roots,
             corrected_root=corrected_root,

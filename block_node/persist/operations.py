@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import msgspec
 
@@ -45,16 +44,9 @@ class StoreBlock(Do[StoredBlock]):
     __slots__ = ("block",)
 
     def __init__(
-        self,
-        log: ChainLog,
-        block: NewBlock,
-        time_us: int,
-        behind: int | None,
-        on_done: Callable[[StoreBlock], None],
-        *,
-        mends: bool = False,
+        self, block: NewBlock, work: Callable[[Session], StoredBlock], on_done: Callable[[StoreBlock], None]
     ) -> None:
-        super().__init__(partial(log.store, block=block, time_us=time_us, behind=behind, mends=mends), on_done)
+        super().__init__(work, on_done)
         self.block = block
 
     def row_count(self) -> int:
@@ -62,21 +54,14 @@ class StoreBlock(Do[StoredBlock]):
 
 
 class StageParts(Do[None]):
-    __slots__ = ("_parts",)
+    __slots__ = ("_rows",)
 
-    def __init__(
-        self,
-        log: ChainLog,
-        attempt: int,
-        first_part: int,
-        parts: Sequence[bytes],
-        on_done: Callable[[StageParts], None],
-    ) -> None:
-        super().__init__(partial(log.stage, attempt=attempt, part=first_part, data=parts), on_done)
-        self._parts = parts
+    def __init__(self, rows: int, work: Callable[[Session], None], on_done: Callable[[StageParts], None]) -> None:
+        super().__init__(work, on_done)
+        self._rows = rows
 
     def row_count(self) -> int:
-        return len(self._parts)
+        return self._rows
 
 
 class ReadBlocks(Operation):

@@ -228,7 +228,8 @@ class ChainStore:
         required = behind if behind in self._under_way else None
         mends = number in self.damaged
         try:
-            self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored, mends=mends))
+            work = partial(self._log.store, block=block, time_us=self._now_us(), behind=required, mends=mends)
+            self._storage.submit_write(StoreBlock(block, work, stored))
         except StorageClosed as error:
             self._no_longer_under_way(number)
             on_done(error)
@@ -245,9 +246,8 @@ class ChainStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        self._storage.submit_write(
-            StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
-        )
+        work = partial(self._log.stage, attempt=attempt, part=first_part, data=parts)
+        self._storage.submit_write(StageParts(len(parts), work, lambda operation: on_done(operation.error)))
 
     def unstage(self, attempt: int) -> None:
         # If the storage is closed, the next start deletes all staged parts.

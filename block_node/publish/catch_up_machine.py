@@ -40,7 +40,7 @@ class CatchUp:
         if self.stalled or self._contacts < CONTACTS_MAX:
             return None
         self.stalled = True
-        return CatchUpStalled(self.target, last_block, self._contacts)
+        return CatchUpStalled(self.target, last_block)
 
     def reached(self, last_block: int) -> None:
         if self.target is not None and last_block >= self.target:

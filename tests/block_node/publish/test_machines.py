@@ -239,7 +239,7 @@ def test_a_target_that_does_not_come_closer_is_reported_once(grows: int) -> None
     """Also where the node moves, and the network as fast."""
     catch_up = CatchUp()
     reports = offers(catch_up, *((20 + grows * step, grows * step) for step in range(8)))
-    stalled = CatchUpStalled(20 + grows * CONTACTS_MAX, grows * CONTACTS_MAX, CONTACTS_MAX)
+    stalled = CatchUpStalled(20 + grows * CONTACTS_MAX, grows * CONTACTS_MAX)
     assert reports == [None] * CONTACTS_MAX + [stalled] + [None] * (7 - CONTACTS_MAX)
     assert catch_up.stalled
     assert catch_up.offered(30, 29, 1_000.0) is None

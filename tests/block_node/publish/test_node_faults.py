@@ -195,7 +195,7 @@ async def test_what_is_offered_while_behind_is_remembered_and_reported_when_it_d
             await trio.sleep(5)
             assert world.publishing.statistics().target_block == 10 + contact
         assert world.all_of(NewestBlockKnownToNetwork) == [NewestBlockKnownToNetwork(10 + each) for each in range(5)]
-        assert world.all_of(CatchUpStalled) == [CatchUpStalled(13, None, 3)]
+        assert world.all_of(CatchUpStalled) == [CatchUpStalled(13, None)]
         assert world.publishing.statistics().catch_up_stalled
         publisher = await world.publisher()
         for block in BLOCKS:
