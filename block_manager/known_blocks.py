@@ -22,9 +22,7 @@ from block_manager.tree import NULL_BLOCK_ID, Block, ForkTree
 class Transfer(msgspec.Struct, frozen=True):
     """Transfer: the blocks that one `persist` call moves into and out of one store.
 
-    inserted: the blocks that are added to the store, oldest first.
-    displaced: the blocks that are removed from the store, newest first.
-    returning: the displaced blocks that no other store has. They return to memory.
+    inserted: oldest first. displaced: newest first. returning: the displaced blocks that no other store has.
     root_id: if the store loses all its blocks, the id of the oldest one, whose parent can be missing. Otherwise None.
     """
 
@@ -36,12 +34,10 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class KnownBlocks:
-    """KnownBlocks: all blocks of a block manager. Each block is in the fork tree or in a store.
+    """KnownBlocks: all blocks of a block manager. A caller must have taken the lock before it uses `tree`, `stores`, or
+    a method whose name ends in "_locked".
 
-    A caller must have taken the lock before it uses `tree`, `stores`, or a method whose name ends in "_locked".
-
-    stores: the stores by name, in the order in which they were added.
-    transfer: the blocks that are moving into and out of a store, or None.
+    stores: by name, in the order in which they were added. transfer: the blocks that are moving, or None.
 
     Invariant: a block is either in the tree or in at least one store. It can be in both only while `persist` moves it.
     """

@@ -3,8 +3,7 @@
     header, (other items)*, footer, proof+
 
 The reader checks the order of the items, the size limits and the mandatory fields (verification level L0), and hashes
-the items into subtrees (level L1). It checks neither proofs nor the link to the preceding block. Only header, footer
-and proofs are kept in memory.
+the items into subtrees (L1). It keeps only header, footer and proofs in memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Checks whether a block continues a chain (verification level L2), and keeps the state of the chain.
 
-The footer of block N names the root hash of block N-1, and the root hash of the all-blocks tree. The leaves of this
-Merkle tree are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If
-a chain starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
-
-A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
-decides between them, the chain keeps all of them until the footer of the next block names one.
+The footer of block N names the root hash of block N-1, and that of the all-blocks tree, whose leaves are the root
+hashes of blocks 0 to N-1. In block 0 both are the root hash of an empty tree. If a chain starts at a later block, that
+block is accepted without this check, and the all-blocks tree is unknown. A block has one possible root hash for each
+hash scheme (`hash_scheme`). If nothing decides between them, the chain keeps all until the next footer names one.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ class Claim(msgspec.Struct, frozen=True):
 class BlockResult(msgspec.Struct, frozen=True):
     """The result of verifying one block.
 
-    roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Only one remains
-    if a known root hash or a proof decided. Empty if `Level.MERKLE` is off.
+    roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Empty if
+    `Level.MERKLE` is off.
     previous_root, all_blocks_root: the root hashes of the preceding and of all earlier blocks, by the footer.
-    size_bytes: the total size of the items, without their length prefixes in the block.
-    checked: the levels at which something was checked.
+    size_bytes: the total size of the items. checked: the levels at which something was checked.
     claims: root hashes of later blocks, as state proofs of this block claim them.
     corrected: the right root hash of the preceding block, if the chain had assumed another one (`Verifier.link`).
     """

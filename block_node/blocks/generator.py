@@ -1,7 +1,6 @@
 """Generates chains of blocks for tests, the demo and the benchmark. The content of the items is random.
 
-Every block contains a record file, the format that preceded blocks, and any number of other items. It passes the
-verification levels L0 to L3:
+Every block contains a record file, the format that preceded blocks, and passes the verification levels L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
 

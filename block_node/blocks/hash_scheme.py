@@ -2,8 +2,8 @@
 
 Networks have changed the scheme, and the header of a block does not name it. So a block has several possible root
 hashes, called candidates: one for each scheme. A known root hash, a proof or the footer of the next block shows which
-candidate is right. The leaf hashes are shared, so each further candidate costs only a few hashes per block. To add a
-scheme, add a value to `SCHEMES`, and add test vectors.
+one is right. The leaf hashes are shared, so each further candidate costs only a few hashes. To add a scheme, add a
+value to `SCHEMES`, and test vectors.
 """
 
 from __future__ import annotations

@@ -89,12 +89,12 @@ def check_record_proof(
     signatures_min: int,
     skip_unknown: bool,
 ) -> None:
-    """Checks a record-file proof. Raises VerificationFailed. `digest` is None if the block has no record file, `book`
-    if no address book is valid for it.
+    """Checks a record-file proof. digest: None if the block has no record file. book: None if no address book is valid
+    for it.
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. As in the reference
-    block node, signatures with only zero bytes are ignored. With `skip_unknown`, signatures of nodes that are not in
-    the book are ignored, too.
+    block node, signatures with only zero bytes are ignored; with `skip_unknown`, those of unknown nodes, too. Raises
+    VerificationFailed.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

@@ -1,11 +1,9 @@
 """Checks state proofs (verification level L4), which lead from the root hash of a block to that of a later block.
 
 The signature is not checked here. The Merkle paths form a tree. Each path starts at a leaf or at the end of other
-paths, and leads upwards over its siblings. The last path ends at the root hash of the later block.
-
-There are always five steps from the root hash of block N to that of block N+1. The top tree (`merkle`) takes four of
-them: with 16 leaves it has four levels, with 8 leaves three levels and a node with a single child. The fifth step adds
-the timestamp. So the number of steps shows which block the proof leads to.
+paths, and leads upwards over its siblings. The last one ends at the root hash of the later block. There are always five
+steps from the root hash of block N to that of block N+1: four in the top tree (`merkle`), with 8 leaves as with 16, and
+one that adds the timestamp. So the number of steps shows which block the proof leads to.
 """
 
 from __future__ import annotations

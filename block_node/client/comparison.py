@@ -34,12 +34,11 @@ def read_given(block: OutgoingBlock) -> Iterator[int | ReadBlock]:
 
 
 class Comparison:
-    """Compares blocks with the node's blocks of the same numbers, in steps. Between two steps the client sends and
-    receives. The next block is read before the node has answered: otherwise publishing blocks again would take longer
-    than at first.
+    """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
+    receives. The next block is read before the node has answered.
 
-    on_done: called once for each block with its number, and with None if the two blocks are the same; else with
-    AnotherBlock, BlockNotCompared, a BlockError, or the ClientError of the request.
+    on_done: called once for each block with its number, and with None if the two blocks are the same; else with the
+    error.
 
     Invariant: every block is in `_unread`, in `_asked` (with the function that gives the question up), or done.
     """

@@ -16,11 +16,7 @@ FINAL: Final = frozenset(
 
 
 class BlockRefused(ClientError):
-    """The node refuses a block because the block is invalid.
-
-    number: None if the node did not name a block.
-    status: the reason of the node.
-    """
+    """The node refuses a block because the block is invalid. number: None if the node did not name a block."""
 
     def __init__(self, number: int | None, status: PublishStatus, reason: str) -> None:
         self.number = number

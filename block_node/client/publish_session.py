@@ -67,8 +67,7 @@ class ClientSessionState(Enum):
 class ClientPublishSession:
     """One session with one node. `begin` starts it; call `pump` when there could be more to send.
 
-    on_settled: called after each message of the node and each comparison; blocks can have become durable.
-    on_compared: called with the number of a block that proved to be the same at the node.
+    on_settled: called when blocks can have become durable. on_compared: called for a block that proved to be the same.
     on_end: called once, with the error that ended the session, or None.
     moved_s: when bytes of a block were last sent or compared, in seconds.
 

@@ -57,8 +57,6 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PublishSessions(Generic[S]):
     """The blocks that wait for an acknowledgement, and the sessions in which they are published.
 
-    sessions, compared: see `BlockPublisher`.
-
     Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
     planned.
     """

@@ -1,9 +1,8 @@
 """Decides which block a publisher sends next, and interprets the node's answers. Pure: no sockets, no clock, no items.
 
-A block is kept until it is known to be durable: the node may request any kept block again. The answers are those of
-specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7. A node acknowledges numbers. Unless it
-confirms that this session sent the block, it can have a different block with this number: from before, from another
-publisher, or from an earlier session. The two blocks must then be compared by their root hashes.
+A block is kept until it is known to be durable. A node acknowledges numbers. Unless it confirms that this session sent
+the block, it can have a different block with this number, and the two must be compared by their root hashes. Sources:
+specs/block_publish.md, facts/block_node.md §2.7.
 """
 
 from __future__ import annotations
@@ -29,16 +28,14 @@ class PublisherMachine:
     """The blocks of one publisher over all its sessions, by their numbers.
 
     - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is none.
-    - to_compare: the blocks that the node has and that must be compared, with the root hash that the node reported, or
-      empty bytes.
+    - to_compare: the blocks that must be compared, with the root hash that the node reported, or empty bytes.
     - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless.
-    - ended: the node's last message in this session. None before the node has ended the session.
+    - ended: the node's last message in this session.
 
     `_lost` is a block that the node has acknowledged and cannot show. `_offered`: these blocks that were sent again.
 
-    Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
-    `_watermark`, the last acknowledged number. The blocks in `to_compare` are not above `_watermark`. An added block is
-    in `_numbers` or in `to_compare` until it is settled; `take_settled` returns the settled blocks.
+    Invariant: `_numbers` has the blocks that the present node does not have, in order, all above `_watermark`, the last
+    acknowledged number. An added block is in `_numbers` or in `to_compare`, which is not above, until it is settled.
     """
 
     def __init__(self) -> None:

@@ -69,9 +69,9 @@ class PublishCall(PublisherSession, CallHandler):
     """One publisher.
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
-    `_rest` has the items of the present request that were not handed on. The size of the request, `_rest_bytes`, counts
-    in `PublishService.unread_bytes`. `_taken` counts the items that were taken since the last pause, and bytes as items
-    of `slice_bytes_max / slice_items_max` bytes.
+    `_rest` has the items of the present request that were not handed on; its size counts in
+    `PublishService.unread_bytes`. `_taken` counts the items since the last pause, and bytes as items of
+    `slice_bytes_max / slice_items_max` bytes.
     """
 
     logs_end = True
@@ -318,10 +318,8 @@ class PublishCall(PublisherSession, CallHandler):
 
 
 class BehindTold:
-    """Notes when each party was last told that the node is behind, on any of its streams.
-
-    A real publisher leaves if it is told so twice within a certain time (facts/grpc_peers.md §1.3), even on two
-    streams. But it obeys every ResendBlock.
+    """Notes when each party was last told that the node is behind: a real publisher leaves if it is told so twice
+    within a certain time (facts/grpc_peers.md §1.3), even on two streams. But it obeys every ResendBlock.
 
     Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.
     """

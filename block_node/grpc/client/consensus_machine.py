@@ -1,10 +1,8 @@
-"""Decides the steps of a publisher over gRPC, as a consensus node of a Hiero network does. Pure: no trio, no clock, no
-items.
+"""Decides the steps of a publisher over gRPC, as a consensus node of a Hiero network does. Pure: no trio, no clock.
 
 The reactions follow facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. A block node would not wish all of them: a
-consensus node goes on after an acknowledged block, ignores a SkipBlock for another block than the one that it sends,
-leaves a stream when a second BehindPublisher counts (`ConsensusLimits`), and bans a node that ends streams too often.
-The caller sends the items, and reports the messages and the time.
+consensus node ignores a SkipBlock for another block than the one that it sends, leaves a stream when a second
+BehindPublisher counts (`ConsensusLimits`), and bans a node that ends streams too often.
 """
 
 from __future__ import annotations
@@ -121,12 +119,10 @@ _ENDS_FOR_NOW: Final = frozenset(
 
 
 class ConsensusMachine:
-    """The state of one consensus node: the blocks that it has produced, and its present stream to one block node.
+    """The blocks that one consensus node has produced, and its present stream to one block node.
 
-    - blocks: the numbers of the blocks that can be sent, without a gap.
-    - acknowledged: the highest block that the node has said is durable. None if there is none.
-    - is_open: whether there is a stream. After a message that ends it, `take_farewell` returns the last message.
-    - opens_s: when the next stream may be opened. Meaningful while there is none.
+    - blocks: the numbers of the blocks that can be sent. acknowledged: the highest block that is durable; None: none.
+    - is_open: whether there is a stream. opens_s: when the next one may be opened.
     - left: why the last stream was left. None before.
 
     Invariant (`check`): `position` is None exactly while there is no stream, or the next block does not exist yet.

@@ -1,8 +1,5 @@
-"""CallMachine: one gRPC call on one stream of HTTP/2, as the side that answers or the side that asks. No I/O.
-
-The connection machine has the stream's frames and windows; this machine knows how far each half of the call is, the
-bytes that wait to be sent, and the message that is arriving.
-"""
+"""CallMachine: one gRPC call on one stream of HTTP/2, as the side that answers or the side that asks: how far each half
+of the call is, the bytes that wait to be sent, and the message that is arriving. No I/O."""
 
 from __future__ import annotations
 
@@ -19,13 +16,8 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class CallProgress(enum.Enum):
-    """How far the two halves of a call are.
-
-    - OPEN: both sides may send. ANSWERING: the remote half is closed.
-    - ENDING, ENDING_ALONE: our last bytes wait to be sent; the remote half is open, or closed.
-    - LINGERING: our half is closed, and the remote half is open.
-    - CLOSED: the stream is gone.
-    """
+    """How far the two halves of a call are: both may send (OPEN), the remote half is closed (ANSWERING), our last bytes
+    wait to be sent (ENDING, or ENDING_ALONE if the remote half is closed), only the remote half is open (LINGERING)."""
 
     OPEN = "open"
     ANSWERING = "answering"

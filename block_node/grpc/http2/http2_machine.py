@@ -1,11 +1,10 @@
 """Http2Machine: one HTTP/2 connection with its gRPC calls, as server or client. Bytes in, events out; no I/O.
 
-`h2` reads and writes all frames but DATA, whose bytes it would copy several times. This module decides the rest: how
-much each call may send, when a window is given back, how a call and a connection end, and how many frames of a kind a
-peer may send in a time.
+`h2` reads and writes all frames but DATA, whose bytes it would copy several times. This module decides how much each
+call may send, when a window is given back, how a call and a connection end, and how many frames of a kind may come.
 
-Received bytes take from two windows. The window of the connection is given back when the bytes arrive, and the window
-of the call when a message has absorbed the bytes. So a call whose handler waits never stops other calls.
+Received bytes take from two windows. The window of the connection is given back when the bytes arrive, and that of the
+call when a message has absorbed them. So a call whose handler waits never stops other calls.
 """
 
 from __future__ import annotations
@@ -144,9 +143,7 @@ class _Frames(FrameBuffer):
 
 
 class Http2Machine:
-    """One connection. calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
-
-    heard_s: when the last bytes came.
+    """calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
 
     Invariant (`check`): `_sending` has each call that has bytes or trailers to send and is not `_blocked` by a window.
     `unsent_bytes` is the size of `out`.

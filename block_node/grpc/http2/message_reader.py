@@ -2,8 +2,8 @@
 
     message = flag (1 byte: 0, or 1 if compressed) | length (4 bytes, big-endian) | data
 
-It does not know windows. Bytes that no message has absorbed stay in the reader, and their sender gets no window for
-them: so a call whose handler waits holds one window at most.
+Bytes that no message has absorbed stay in the reader, and their sender gets no window for them: a call whose handler
+waits holds one window at most.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ MERGED_BYTES: Final = 4 * 1024
 
 
 class DoorBudget:
-    """The received bytes of all large unfinished messages on all connections of a door, and the bytes by which windows
-    of its calls were widened. Each party (a host or an identity) has a part of this budget, a `MessageBudget`.
+    """The received bytes of all large unfinished messages of a door, and the bytes by which windows of its calls were
+    widened. Each party (a host or an identity) has a part, a `MessageBudget`.
 
-    A party may hold as many bytes as are left, so that others can hold some, too. When it holds so many, only its
-    oldest message goes on, as long as that message has fewer bytes than are left. The oldest message of all always goes
-    on, so that one message ends. All others get no more window: their senders may only send the bytes that they were
-    granted before. So a message that fits in a window never waits, and all messages hold at most twice `bytes_max`,
-    plus the messages that go on. A window grows by at most an eighth of the bytes that its party may still get, so that
-    later calls get some, too.
+    A party may hold as many bytes as are left. When it holds so many, only its oldest message goes on, as long as that
+    message has fewer bytes than are left; the oldest message of all always goes on. All others get no more window. So a
+    message that fits in a window never waits, and all messages hold at most twice `bytes_max`, plus the messages that
+    go on. A window grows by at most an eighth of the bytes that its party may still get, so that later calls get some,
+    too.
 
     Invariant: `held_bytes` is the sum of `held`, which has the oldest message first. `window_bytes` <= `bytes_max`.
     `waiting` has the messages that may not go on.
@@ -53,10 +52,8 @@ class DoorBudget:
 
 
 class MessageBudget:
-    """The part of one party in a `DoorBudget`; without a `door`, a whole one of its own.
-
-    Invariant: `held_bytes` is the sum of the messages of `_held`, the oldest of the party first.
-    """
+    """The part of one party in a `DoorBudget`; without a `door`, a whole one. Invariant: `held_bytes` is the sum of
+    `_held`."""
 
     def __init__(self, bytes_max: int, door: DoorBudget | None = None) -> None:
         self._door = DoorBudget(bytes_max) if door is None else door
