@@ -38,11 +38,6 @@ from stream_storage.runner import Runner
 
 PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
-EARLY_MESSAGES_MAX = 1_000
-EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest message that is kept while the node starts. The opening message of a publisher is never larger. If a
-message is discarded, the publisher gets no answer and sends it again."""
-
 NODE_STOPS = "the node stops; go on at another one, or here when it is back"
 
 logger = structlog.get_logger(__name__)
@@ -66,18 +61,16 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
 
 class EarlyPublishers(Worker):
-    """Keeps the messages of publishers until the publishing service has started."""
+    """Keeps the messages of publishers in its mailbox until the publishing service has started."""
 
-    def __init__(self, chain: str = "blocks") -> None:
+    def __init__(self, chain: str) -> None:
         self._chain = chain
-        self.messages: list[Message] = []
+
+    def started(self) -> None:
+        self.context.pause()
 
     def demand(self, message: Message) -> Demand:
         return Demand(Right.BLOCK_PUBLISH, self._chain)
-
-    def handle(self, message: Message) -> None:
-        if len(self.messages) < EARLY_MESSAGES_MAX and len(message.payload) <= EARLY_MESSAGE_BYTES_MAX:
-            self.messages.append(message)
 
 
 class BlockNode:
@@ -114,11 +107,10 @@ class BlockNode:
         self.store.on_damaged = lambda number: self.facility.publish(BlockDamaged(number))
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
-        self._early = EarlyPublishers(settings.chain)
 
     def start(self) -> None:
         """Publishers are served as soon as the store has determined which blocks are stored."""
-        self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
+        self._node.register([local(SERVICE_ADDRESS)], lambda: EarlyPublishers(self._settings.chain))
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
 
@@ -133,8 +125,7 @@ class BlockNode:
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
         # The other node serves the messages that this node has not served.
-        waiting = list(self._early.messages) if self.publishing is None else []
-        waiting += self._node.retire(local(SERVICE_ADDRESS))
+        waiting = self._node.retire(local(SERVICE_ADDRESS))
         for address in (VERIFICATION_ADDRESS, PERSISTENCE_ADDRESS):
             self._node.unregister(address)
         return waiting
@@ -260,9 +251,9 @@ class BlockNode:
             find_roots=self._find_stored_roots,
         )
         # Now the service answers the publishers whose messages were kept.
-        self._node.unregister(local(SERVICE_ADDRESS))
+        early = self._node.retire(local(SERVICE_ADDRESS))
         self.publishing.register()
-        self._node.send_run(self._early.messages)
+        self._node.send_run(early)
         waiting, self._when_ready = self._when_ready, []
         for function in waiting:
             function()

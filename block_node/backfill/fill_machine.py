@@ -19,14 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import (
-    BatchSize,
-    Delivered,
-    FetchedRange,
-    Pending,
-    highest_of,
-    lowest_of,
-)
+from block_node.backfill.chunks import BatchSize, Delivered, FetchedRange, Pending, highest_of, lowest_of
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import BackfillSettings

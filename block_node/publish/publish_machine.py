@@ -40,15 +40,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.block_machine import (
-    BlockChange,
-    BlockInFlight,
-    Blocks,
-    HeaderDecision,
-    Stage,
-    Then,
-    decide,
-)
+from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, HeaderDecision, Stage, Then, decide
 from block_node.publish.catch_up_machine import CatchUp, PluginWatch
 from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import Action, Input, PublisherState, SessionState

@@ -17,7 +17,6 @@ from block_node.blocks.errors import FailureKind
 from block_node.blocks.items import ItemKind, make_item
 from block_node.blocks.keys import SigningKeys
 from block_node.events import NodeFailure, VerificationNotification
-from block_node.node import EARLY_MESSAGES_MAX, EarlyPublishers
 from block_node.protocol import (
     PUBLISH,
     Acknowledgement,
@@ -289,21 +288,6 @@ async def test_an_opening_that_comes_again_is_answered_by_the_same_session(tmp_p
         assert world.publishing.machine.publishers == 1
         await publisher.open(b"another")
         assert publisher.to != first
-
-
-def test_what_comes_before_the_node_is_ready_is_bounded() -> None:
-    """Openings, which are small; whatever else is sent there is passed over."""
-    early = EarlyPublishers()
-    for payload in (
-        PUBLISH.encode_request(OpenSession(bytes(64))),
-        PUBLISH.encode_request(BlockItems(0, [bytes(500)])),
-    ):
-        for _ in range(EARLY_MESSAGES_MAX):
-            early.handle(Message((local("block_publish"),), (), payload))
-    assert len(early.messages) == EARLY_MESSAGES_MAX
-    early.messages.clear()
-    early.handle(Message((local("block_publish"),), (), payload))
-    assert not early.messages
 
 
 async def test_too_many_publishers_are_told_so(tmp_path: Path) -> None:
