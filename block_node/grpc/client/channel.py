@@ -51,16 +51,9 @@ class GrpcChannel:
     Invariant: while `_waiting` is not empty, `_connecting` is True: a task will call its functions.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        address: str,
-        make_tls: Callable[[], TlsLayer] | None = None,
-        limits: Http2Limits | None = None,
-    ) -> None:
+    def __init__(self, node: Node, address: str, make_tls: Callable[[], TlsLayer] | None = None) -> None:
         self._node = node
         self._make_tls = make_tls
-        self._limits = limits or Http2Limits()
         self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
         self._connection: AskingConnection | None = None
         # All open connections: the earlier ones end after their last call.
@@ -131,7 +124,7 @@ class GrpcChannel:
         return AskingConnection(
             SocketBytes(stream, layer),
             self.address,
-            self._limits,
+            Http2Limits(),
             self.counts,
             is_encrypted=layer is not None,
             batch=self._node.batch,

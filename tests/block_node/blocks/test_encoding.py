@@ -147,7 +147,7 @@ def test_footers_are_read_as_they_were_made() -> None:
 def test_record_proofs_are_read_as_they_were_made(signatures: list[RecordSignature]) -> None:
     """Goal: version, node and signature. Method: make and read."""
     proof = RecordFileProof(6, tuple(signatures))
-    assert read_proof(make_record_proof(9, proof)) == BlockProof(9, proof)
+    assert read_proof(make_record_proof(9, proof)) == BlockProof(9, ProofKind.RECORD_FILE, proof)
 
 
 def record(*fields: bytes) -> bytes:
