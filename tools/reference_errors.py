@@ -23,6 +23,7 @@ INTERNAL = {
     "bare.Irregular": "the fast codec raises it, and the precise one finds the error",
     "block_node.InvalidPublishRequest": "it ends a session, and the publisher is told",
     "block_node.MessageMissing": "it ends a session, and the publisher is told",
+    "block_node.PlanRefused": "it becomes the status that ends a subscription",
     "index_service.BeyondLimit": "it becomes an `error` to the sender of the request",
     "ockam.CborError": "it becomes IdentityRefused",
     "ockam.SealBroken": "whoever reads the file raises an error of its own",
