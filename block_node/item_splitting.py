@@ -126,7 +126,10 @@ class ItemSplitter:
                 if end - start < min(HEAD_BYTES_MIN, size_bytes):
                     break
                 self._flush(batches)
-                at = self._feed_first(data, start, size_bytes, batches)
+                piece = data[start : start + self._batch_bytes]
+                batches.append(ItemBatch([piece], Piece.FIRST, len(piece)))
+                self._missing_bytes = size_bytes - len(piece)
+                at = self._feed_pieces(data, start + len(piece), batches)
                 continue
             if end - start < size_bytes:
                 break
@@ -166,12 +169,6 @@ class ItemSplitter:
         if bytes_max is not None and size_bytes > bytes_max:
             raise BlockFormatError(f"an item has {size_bytes} bytes, {bytes_max} are allowed", offset)
         return size_bytes, at + 1 + used
-
-    def _feed_first(self, data: bytes, start: int, size_bytes: int, batches: list[ItemBatch]) -> int:
-        piece = data[start : start + self._batch_bytes]
-        batches.append(ItemBatch([piece], Piece.FIRST, len(piece)))
-        self._missing_bytes = size_bytes - len(piece)
-        return self._feed_pieces(data, start + len(piece), batches)
 
     def _feed_pieces(self, data: bytes, at: int, batches: list[ItemBatch]) -> int:
         while self._missing_bytes and at < len(data):

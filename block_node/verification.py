@@ -61,7 +61,9 @@ class Verification(Plugin):
         else:
             try:
                 if isinstance(event, BlockEnded):
-                    self._end(begun, self._block)
+                    result = self._verifier.link(self._block.end())
+                    self._begun = self._block = None
+                    self._publish_success(result, begun.attempt, begun.source)
                 else:
                     self._block.add(event.items, event.piece)
             except VerificationFailed as failure:
@@ -95,21 +97,16 @@ class Verification(Plugin):
         self._verifier.chain = self._durable_chain()
         self._unstored.clear()
 
-    def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
-        result = self._verifier.link(block.end())
-        self._begun = self._block = None
-        self._publish_success(result, begun.attempt, begun.source)
-
     def _verify_whole(self, backfilled: BackfilledBlockNotification) -> None:
         number, next_number = backfilled.block_number, self._verifier.chain.next_number
         # A block that is too high, or is being stored already, cannot be verified now; nobody is to blame.
         reason = None
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
-        elif backfilled.roots:
-            # The chain names the root hash of this block. So no other block can be stored under this number.
+        elif backfilled.roots or next_number is None:
+            # If the chain names the root hash of this block, no other block can be stored under this number.
             reason = None
-        elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
+        elif (self._durable_chain().next_number or 0) <= number < next_number:
             reason = "it is being stored"
         if reason is not None:
             failure = FailureKind.CANCELLED.value

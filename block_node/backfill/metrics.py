@@ -14,15 +14,13 @@ from prometheus_client.registry import Collector
 
 from block_node.backfill.protocol import BackfillReport
 
-SPECIFIED = (
+METRICS = (
     ("gaps_detected", "backfill_gaps_detected", "counter", "Gaps detected during the backfill process."),
     ("blocks_fetched", "backfill_blocks_fetched", "counter", "Blocks fetched during the backfill process."),
     ("blocks_stored", "backfill_blocks_stored", "counter", "Blocks successfully stored in the local storage."),
     ("fetch_errors", "backfill_fetch_errors", "counter", "Errors encountered while fetching blocks."),
     ("state", "backfill_status", "gauge", "0 idle, 1 running, 2 blocks are missing or it is unknown which, 3 off."),
     ("queue", "backfill_queue_size", "gauge", "Blocks pending to be backfilled."),
-)
-MORE = (
     (
         "missing",
         "backfill_missing_blocks",
@@ -51,7 +49,7 @@ OF_SOURCES = (
 )
 
 
-COUNTERS = [name for _, name, kind, _ in (*SPECIFIED, *MORE, *OF_SOURCES) if kind == "counter"]
+COUNTERS = [name for _, name, kind, _ in (*METRICS, *OF_SOURCES) if kind == "counter"]
 
 
 def to_prometheus(answer: BackfillReport) -> str:
@@ -70,7 +68,7 @@ class _AnswerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         answer = self._answer
-        for field, name, kind, text in (*SPECIFIED, *MORE):
+        for field, name, kind, text in METRICS:
             # The problem is a text; its metric says only whether there is a problem.
             value = answer.known_missing if field == "missing" else getattr(answer, field)
             yield _family(name, kind, text, {} if value is None else {"": bool(value) if field == "problem" else value})

@@ -154,23 +154,19 @@ class GrpcPeer:
 
     async def connection(self) -> AskingConnection:
         """Returns an open connection. Raises NodeUnreachable."""
-        found: list[AskingConnection] = []
-        reasons: list[str] = []
+        found: list[AskingConnection | str] = []
         done = trio.Event()
 
-        def use(connection: AskingConnection) -> None:
+        def use(connection: AskingConnection | str) -> None:
             found.append(connection)
             done.set()
 
-        def failed(reason: str) -> None:
-            reasons.append(reason)
-            done.set()
-
-        self._channel.use(use, failed)
+        self._channel.use(use, use)
         await done.wait()
-        if not found:
-            raise NodeUnreachable(f"{self.address} is {reasons[0]}")
-        return found[0]
+        [connection] = found
+        if isinstance(connection, str):
+            raise NodeUnreachable(f"{self.address} is {connection}")
+        return connection
 
     def ask(
         self,

@@ -31,7 +31,7 @@ class AnswerHandler(Protocol):
 
     def room(self) -> None:
         """Called after `AskedCall.send` has returned False, when there is room."""
-        ...
+        return
 
     def done(self, status: GrpcStatus, text: str) -> None: ...
 

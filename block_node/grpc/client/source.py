@@ -8,7 +8,7 @@ from typing import Final
 from block_node.backfill.source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AskedCall, AskingConnection
+from block_node.grpc.client.connection import AnswerHandler, AskedCall, AskingConnection
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX
 from block_node.grpc.messages import (
@@ -86,7 +86,7 @@ class GrpcSource:
         self._status_channel.close()
 
 
-class OneAnswer:
+class OneAnswer(AnswerHandler):
     """The answer to a call that has one message. on_done: called with that message, or with None and the reason."""
 
     def __init__(self, on_done: Callable[[bytes | None, GrpcStatus, str], None]) -> None:
@@ -96,16 +96,12 @@ class OneAnswer:
     def take(self, message: bytes) -> None:
         self._message = message
 
-    def room(self) -> None:
-        # The call has one request, which is sent at once, so nothing waits for room.
-        pass
-
     def done(self, status: GrpcStatus, text: str) -> None:
         is_ok = status is GrpcStatus.OK and self._message is not None
         self._on_done(self._message if is_ok else None, status, text or "no answer came")
 
 
-class SubscribeAnswer:
+class SubscribeAnswer(AnswerHandler):
     """The base of the classes that receive the blocks of a subscription. A subclass decides what to do with a block,
     and when it is too large: `_grew` gets the number of its bytes as they arrive, also within a message.
 
@@ -144,10 +140,6 @@ class SubscribeAnswer:
     def note_arriving(self, size_bytes: int) -> None:
         more_bytes, self._counted_bytes = size_bytes - self._counted_bytes, size_bytes
         self._grew(more_bytes)
-
-    def room(self) -> None:
-        # The call has one request, which is sent at once, so nothing waits for room.
-        pass
 
     def _add(self, items: list[bytes]) -> None:
         self._items += items

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from block_node.backfill.health_machine import SourceStatistics
-from block_node.backfill.metrics import MORE, SPECIFIED
+from block_node.backfill.metrics import METRICS
 from block_node.backfill.state import BackfillStatistics
 from block_node.grpc.calls.statistics import COUNTED, GrpcCallStatistics
 from stream_node.doors.metrics.family import Kind, Metric, Part, Values
@@ -118,7 +118,7 @@ BLOCK_METRICS = (
         "block_subscriptions_ended_total", lambda e: e.ended, "Subscriptions that ended or were refused.", "status"
     ),
     _access("block_answers_total", lambda e: e.answers, "Answers to requests for one block.", "status"),
-    *(_of_backfill(*each) for each in (*SPECIFIED, *MORE)),
+    *(_of_backfill(*each) for each in METRICS),
     _of_source(
         "backfill_source_healthy",
         lambda e: not e.failures,
