@@ -135,10 +135,6 @@ class CommitTable:
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
 
-    def ensure(self, connection: sqlite3.Connection) -> None:
-        """Creates the table, which is missing if the database was opened before this module was imported."""
-        connection.execute(CREATE_TABLE)
-
     def exchange(
         self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
     ) -> BlockManagerError | None:
@@ -281,7 +277,8 @@ class CommitStore:
         self._miss_count = 0
         self._write_count = 0
         with self._mapped_errors("be opened"):
-            transactions.write(self._table.ensure)
+            # The table is missing if the database was opened before this module was imported.
+            transactions.write(lambda connection: connection.execute(CREATE_TABLE))
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
         with self._changing():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from block_node.node import BlockNode
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.store import ChainStore
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusDetail, StatusResponse
 from block_node.read.access import AccessService, BlockAccessStatistics
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
@@ -62,16 +61,7 @@ class ReadServices:
             ),
         )
         register([local(GET_ADDRESS)], lambda: AccessService(self.blocks.store))
-        register(
-            [local(STATUS_ADDRESS)],
-            lambda: StatusService(
-                self.blocks.store,
-                next_expected=self.next_expected,
-                version=self.version,
-                plugins=self.plugins,
-                address_book=self.address_book,
-            ),
-        )
+        register([local(STATUS_ADDRESS)], lambda: StatusService(self))
 
     def close(self) -> list[Message]:
         """Ends the services, because another node serves the chain now. Returns the requests that were not served."""
@@ -100,25 +90,11 @@ class StatusService(AnsweringWorker):
     """The worker that answers at `block_status` (facts/block_node.md §1.6, T1 and T2). The answer describes the stored
     blocks, never the configuration: a reference block node once reported its configured first block as its last one,
     and its publishers stopped (§7.3).
-
-    next_expected: the block that a publisher should send next. plugins: the version of each plugin. address_book: a
-    serialized `NodeAddressBook`.
     """
 
-    def __init__(
-        self,
-        store: ChainStore,
-        *,
-        next_expected: Callable[[], int | None],
-        version: str,
-        plugins: Callable[[], Mapping[str, str]],
-        address_book: bytes | None = None,
-    ) -> None:
-        self._store = store
-        self._next_expected = next_expected
-        self._version = version
-        self._plugins = plugins
-        self._address_book = address_book
+    def __init__(self, services: ReadServices) -> None:
+        self._services = services
+        self._store = services.blocks.store
 
     def started(self) -> None:
         self.context.pause()
@@ -132,7 +108,7 @@ class StatusService(AnsweringWorker):
             available.first,
             available.last,
             True,
-            self._next_expected(),
+            self._services.next_expected(),
             self._detail(message) if request.detail else None,
         )
         self.reply(message, STATUS.encode_response(response))
@@ -141,15 +117,15 @@ class StatusService(AnsweringWorker):
         return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
 
     def _detail(self, message: Message) -> StatusDetail:
-        book = self._address_book
+        book = self._services.address_book
         # A frame may be too small for the address book: the ranges are more important.
         room_bytes = message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES - len(book or b"")
         if room_bytes < 0:
             book, room_bytes = None, message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES
         ranges_max = max(1, min(RANGES_MAX, room_bytes // RANGE_BYTES // 2))
         return StatusDetail(
-            self._version,
-            [PluginVersion(name, version) for name, version in sorted(self._plugins().items())],
+            self._services.version,
+            [PluginVersion(name, version) for name, version in sorted(self._services.plugins().items())],
             _newest(self._store.available, ranges_max),
             _newest(self._store.ever_stored, ranges_max),
             book,

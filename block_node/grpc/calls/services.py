@@ -109,12 +109,12 @@ class GrpcServices(Plugin):
     def status(self, call: GrpcCall) -> CallHandler:
         self._check_open()
         self._counted["server_status_requests"] += 1
-        return UnaryHandler(call, lambda message: write_status(self.blocks.store, self._read))
+        return UnaryHandler(call, lambda message: write_status(self._read))
 
     def detail(self, call: GrpcCall) -> CallHandler:
         self._check_open()
         self._counted["server_status_details_requests"] += 1
-        return UnaryHandler(call, lambda message: write_detail(self.blocks.store, self._read))
+        return UnaryHandler(call, lambda message: write_detail(self._read))
 
     # Events of the node, and the clock.
 

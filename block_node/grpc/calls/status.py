@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from block_node.grpc.messages import WireMessage, block_or_none, write_message
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.store import ChainStore
 from block_node.read.services import RANGES_MAX, ReadServices
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?[.-]?([^+]*)(?:\+(.*))?")
@@ -16,8 +15,8 @@ STREAM_VERSION = (0, 78, 0)
 """The version of the block stream that the sources of `proto/block_node.proto` declare."""
 
 
-def write_status(store: ChainStore, read: ReadServices) -> bytes:
-    available = store.available
+def write_status(read: ReadServices) -> bytes:
+    available = read.blocks.store.available
     return write_message(
         "ServerStatusResponse",
         {
@@ -25,12 +24,13 @@ def write_status(store: ChainStore, read: ReadServices) -> bytes:
             "last_available_block": block_or_none(available.last),
             # Fixed in the reference block node; it means nothing here.
             "only_latest_state": True,
-            "next_expected_block": _next_expected(store, read),
+            "next_expected_block": _next_expected(read),
         },
     )
 
 
-def write_detail(store: ChainStore, read: ReadServices) -> bytes:
+def write_detail(read: ReadServices) -> bytes:
+    store = read.blocks.store
     version = _version_message(read.version)
     major, minor, patch = STREAM_VERSION
     plugins = [
@@ -51,11 +51,11 @@ def write_detail(store: ChainStore, read: ReadServices) -> bytes:
     return write_message("ServerStatusDetailResponse", detail)
 
 
-def _next_expected(store: ChainStore, read: ReadServices) -> int:
+def _next_expected(read: ReadServices) -> int:
     number = read.next_expected()
     if number is None:
         # Publishing has not started yet, but the stored blocks are known.
-        last = store.ever_stored.last
+        last = read.blocks.store.ever_stored.last
         return read.blocks.first_block if last is None else last + 1
     return number
 

@@ -6,12 +6,15 @@ Method: the service on a node with real storage; the asker is a worker of the no
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from block_node.node import BlockNode
 from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusRequest, StatusResponse
-from block_node.read.services import StatusService
+from block_node.read.services import ReadServices, StatusService
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.worker import Worker
@@ -30,21 +33,27 @@ class Asker(Worker):
         self.seen.append(message.payload)
 
 
+class Services(ReadServices):
+    """Says what the parts of a whole node would say."""
+
+    expected: int | None = None
+
+    def plugins(self) -> dict[str, str]:
+        return {"verify": "5", "persist": "4"}
+
+    def next_expected(self) -> int | None:
+        return self.expected
+
+
 class Status:
     def __init__(self, made: World, *, next_expected: int | None = None, address_book: bytes | None = None) -> None:
         self.node = made.node
         self.asker = Asker()
         made.node.register([ASKER], lambda: self.asker)
-        made.node.register(
-            [SERVICE],
-            lambda: StatusService(
-                made.store,
-                next_expected=lambda: next_expected,
-                version="1.2.3",
-                plugins=lambda: {"verify": "5", "persist": "4"},
-                address_book=address_book,
-            ),
-        )
+        blocks = cast("BlockNode", SimpleNamespace(store=made.store))
+        services = Services(made.node, blocks, version="1.2.3", new_id=str, address_book=address_book)
+        services.expected = next_expected
+        made.node.register([SERVICE], lambda: StatusService(services))
 
     async def ask(self, *, detail: bool = False, frame_bytes_max: int = 1 << 24) -> StatusResponse:
         payload = STATUS.encode_request(StatusRequest(3, detail))
