@@ -46,17 +46,9 @@ class Filler:
     Invariant: when `step` returns, `_fetches` has exactly the running requests of the machine.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        state: BackfillState,
-        wake: Callable[[], None],
-        guard: Guard,
-    ) -> None:
+    def __init__(self, kind: Kind, state: BackfillState, wake: Callable[[], None], guard: Guard) -> None:
         self.machine = FillMachine(kind, state.settings, state.health)
-        self._facility, self._store, self._verifier = state.facility, state.store, state.verifier
-        self._sources = state.sources
-        self._counters = state.counters
+        self._state = state
         self._wake = wake
         self._guard = guard
         self._fetches: dict[int, RunningFetch] = {}
@@ -84,7 +76,7 @@ class Filler:
         # At most one block a step, so that other workers run between two blocks.
         delivery = machine.next_delivery(now_s) if may_deliver else None
         if delivery is not None:
-            self._facility.publish(delivery)
+            self._state.facility.publish(delivery)
         self._tidy()
         return delivery
 
@@ -96,7 +88,7 @@ class Filler:
         if notification.success:
             machine.verified(number, notification.previous_root)
         elif not notification.informational:
-            self._counters.fetch_errors += 1
+            self._state.counters.fetch_errors += 1
             logger.error(
                 "backfilled_block_refused",
                 block=number,
@@ -105,9 +97,9 @@ class Filler:
                 reason=notification.reason,
             )
             machine.refused(number, trio.current_time(), notification.reason)
-        elif number not in self._store.ever_stored:
+        elif number not in self._state.store.ever_stored:
             # Nobody is to blame for a block that was verified from another source, or came too early.
-            next_number = self._verifier.chain.next_number
+            next_number = self._state.verifier.chain.next_number
             if next_number is not None and number < next_number:
                 # The node is storing it, which takes a while on a slow disk. If the block were fetched again and again
                 # meanwhile, it would be given up, and all blocks above it, too.
@@ -119,9 +111,9 @@ class Filler:
         number = notification.block_number
         if notification.succeeded:
             if self.machine.stored(number) and is_backfilled:
-                self._counters.blocks_stored += 1
+                self._state.counters.blocks_stored += 1
         elif is_backfilled and number in self.machine.delivered:
-            self._counters.persistence_failures += 1
+            self._state.counters.persistence_failures += 1
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
@@ -136,7 +128,7 @@ class Filler:
         chunk = self.machine.find_awaited(chunk_id)
         if chunk is None:
             return
-        self._counters.fetch_errors += 1
+        self._state.counters.fetch_errors += 1
         logger.warning(
             "backfill_fetch_failed", source=chunk.source, first=chunk.first, last=chunk.last, at=chunk.next_block,
             reason=reason,
@@ -148,20 +140,20 @@ class Filler:
         handlers = (self._grew, self._arrived, self.fail)
         listener = _Listener(*(self._guard(partial(handler, fetch.chunk_id)) for handler in handlers))
         logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
-        self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
+        self._fetches[fetch.chunk_id] = self._state.sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _grew(self, chunk_id: int, size_bytes: int) -> None:
         # A request that was dropped may still bring bytes.
         if self.machine.find_awaited(chunk_id) is None:
             return
-        self._counters.fetched_bytes += size_bytes
+        self._state.counters.fetched_bytes += size_bytes
         if not self.machine.grew(chunk_id, size_bytes):
             self.machine.overflowed(chunk_id)
             self._wake()
 
     def _arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
         if self.machine.find_awaited(chunk_id) is not None:
-            self._counters.blocks_fetched += 1
+            self._state.counters.blocks_fetched += 1
             self.machine.arrived(chunk_id, number, items)
             self._wake()
 
@@ -170,13 +162,13 @@ class Filler:
         # A read of the footer is under way.
         if number in self._reading:
             return
-        chain = self._verifier.chain
+        chain = self._state.verifier.chain
         # Without these levels, the footer of the next block proves nothing.
-        if self._verifier.settings.levels & NEEDED_LEVELS != NEEDED_LEVELS:
+        if self._state.verifier.settings.levels & NEEDED_LEVELS != NEEDED_LEVELS:
             self.machine.anchored(number, ())
-        elif number + 1 in self._store.available:
+        elif number + 1 in self._state.store.available:
             self._reading.add(number)
-            find_previous_root(self._store, number + 1, partial(self._anchor_found, number), self._guard)
+            find_previous_root(self._state.store, number + 1, partial(self._anchor_found, number), self._guard)
         elif chain.next_number == number + 1 and chain.previous_root:
             # The last block of the chain can have several possible root hashes until the next block names one.
             self.machine.anchored(number, tuple(each.root for each in chain.open) or (chain.previous_root,))
@@ -197,8 +189,8 @@ class Filler:
             if self.machine.find_awaited(chunk_id) is None:
                 self._fetches.pop(chunk_id).cancel()
         for (first, last), reason in self.machine.given_up:
-            self._counters.given_up += 1
-            self._counters.last_given_up = f"blocks {first} to {last} were given up: {reason}"
+            self._state.counters.given_up += 1
+            self._state.counters.last_given_up = f"blocks {first} to {last} were given up: {reason}"
             kind = self.machine.kind.value
             logger.error("backfill_given_up", kind=kind, first=first, last=last, reason=reason)
         self.machine.given_up.clear()

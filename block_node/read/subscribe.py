@@ -72,10 +72,10 @@ class SubscribeService(Plugin):
     ) -> None:
         super().__init__(facility)
         self._node = node
-        self._store = store
-        self._now_s = now_s
+        self.store = store
+        self.now_s = now_s
         self._new_id = new_id
-        self._limits = limits if limits is not None else SubscribeLimits()
+        self.limits = limits if limits is not None else SubscribeLimits()
         self._sessions: dict[SubscribeSession, Usage] = {}
         self._under_way: set[int] = set()
         self._publishers = 0
@@ -86,8 +86,8 @@ class SubscribeService(Plugin):
     def started(self) -> None:
         super().started()
         self.context.pause()
-        self._store.when_open(self.context.guard(self.context.resume))
-        self.context.call_later(self._limits.tick_s, self._tick)
+        self.store.when_open(self.context.guard(self.context.resume))
+        self.context.call_later(self.limits.tick_s, self._tick)
 
     def stopped(self) -> None:
         super().stopped()
@@ -107,7 +107,7 @@ class SubscribeService(Plugin):
             self.reply(message, SUBSCRIBE.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        return Demand(Right.BLOCK_READ, self._store.chain)
+        return Demand(Right.BLOCK_READ, self.store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
@@ -147,12 +147,12 @@ class SubscribeService(Plugin):
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
     def _begin(self, message: Message, request: Subscribe, packs: bool) -> None:
-        available = self._store.available
-        plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
+        available = self.store.available
+        plan = plan_subscription(request, available.first, available.last, self.limits.ahead_blocks_max)
         # The limits of the node and of the identity come after the plan: a refused range takes nothing from them.
-        if len(self._sessions) >= self._limits.sessions_max:
+        if len(self._sessions) >= self.limits.sessions_max:
             raise PlanRefused(
-                SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later"
+                SubscribeStatus.ERROR, f"this node has {self.limits.sessions_max} subscriptions; try later"
             )
         if not message.return_route:
             return
@@ -160,15 +160,13 @@ class SubscribeService(Plugin):
         limited = usage.take("block_subscribe_sessions_max", message.origin.peer)
         if limited is not None:
             raise PlanRefused(SubscribeStatus.ERROR, limited)
-        session = SubscribeSession(
-            message, request, plan, self._store, self._limits, self._now_s, self._left, packs=packs
-        )
+        session = SubscribeSession(message, request, plan, self, packs=packs)
         # The worker may answer as soon as it is registered, so it is listed before.
         self._begun += 1
         self._sessions[session] = usage
         self._node.register([local(SESSION_PREFIX + self._new_id())], lambda: session)
 
-    def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
+    def left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
         """Removes a subscription that has ended. status: None if the subscriber ended it or has disconnected."""
         usage = self._sessions.pop(session, None)
         if usage is not None:
@@ -201,4 +199,4 @@ class SubscribeService(Plugin):
                 session.tick()
             else:
                 session.leave()
-        self.context.call_later(self._limits.tick_s, self._tick)
+        self.context.call_later(self.limits.tick_s, self._tick)

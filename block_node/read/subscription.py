@@ -8,7 +8,7 @@ subscription in the early mode also sends items before they are verified, once i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,6 @@ from block_node.blocks.errors import BlockFormatError
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, split_items, split_piece
 from block_node.persist.operations import StoredParts
-from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     SUBSCRIBE,
@@ -33,12 +32,15 @@ from block_node.protocol_reading import (
 )
 from block_node.read.feed import BlockFeed
 from block_node.read.packing import packed
-from block_node.read.subscription_plan import SubscribeLimits, SubscriptionPlan
+from block_node.read.subscription_plan import SubscriptionPlan
 from ockam.actors.address import Address
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
+
+if TYPE_CHECKING:
+    from block_node.read.subscribe import SubscribeService
 
 CHUNK_BYTES = 1024 * 1024
 """The maximum number of bytes of items in one message, as the reference block node's `maxChunkSizeBytes`."""
@@ -55,28 +57,19 @@ class SubscribeSession(Worker):
     """
 
     def __init__(
-        self,
-        request: Message,
-        asked: Subscribe,
-        plan: SubscriptionPlan,
-        store: ChainStore,
-        limits: SubscribeLimits,
-        now_s: Callable[[], float],
-        on_end: Callable[[SubscribeSession, SubscribeStatus | None], None],
-        *,
-        packs: bool = False,
+        self, request: Message, asked: Subscribe, plan: SubscriptionPlan, service: SubscribeService, *, packs: bool
     ) -> None:
+        limits = service.limits
         self._request = request
         self._origin = request.origin
         self._request_id = asked.request_id
         self._plan = plan
         self._window_bytes = min(max(asked.window_bytes, limits.window_bytes_min), limits.window_bytes_max)
-        self._store = store
+        self._service = service
         self._limits = limits
-        self._now_s = now_s
-        self._on_end = on_end
+        self._now_s = service.now_s
         self._packs = packs
-        self._began_s = self._moved_s = now_s()
+        self._began_s = self._moved_s = self._now_s()
         self._sequence = 0
         self._sent_bytes = self._taken_bytes = 0
         self._outgoing: deque[tuple[int, ItemBatch | SubscribedBlockEnd]] = deque()
@@ -86,9 +79,9 @@ class SubscribeSession(Worker):
         self._splitter = ItemSplitter(self._chunk_bytes)
         self._feed = BlockFeed(
             plan,
-            store,
+            service.store,
             self,
-            now_s=now_s,
+            now_s=self._now_s,
             missing_s_max=limits.missing_s_max,
             guard=lambda read: self.context.guard(read),
         )
@@ -109,7 +102,7 @@ class SubscribeSession(Worker):
 
     def demand(self, message: Message) -> Demand | None:
         """Only the subscriber may confirm and end its subscription, through the connection that began it."""
-        return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
+        return Demand(Right.BLOCK_READ, self._service.store.chain) if message.return_route[:1] == (self.peer,) else None
 
     def started(self) -> None:
         self._respond(Subscribed(self._request_id, self._plan.start))
@@ -201,7 +194,7 @@ class SubscribeSession(Worker):
             self._is_over = True
             self._feed.close()
             self._outgoing.clear()
-            self._on_end(self, status)
+            self._service.left(self, status)
 
     def stopped(self) -> None:
         self.end(SubscribeStatus.ERROR, "the subscription failed; subscribe again")

@@ -145,7 +145,7 @@ def plant_a_subscription_that_begins_too_high(monkeypatch: pytest.MonkeyPatch) -
     started = SubscribeSession.started
 
     def start_at_the_end(self: SubscribeSession) -> None:
-        last = self._store.available.last
+        last = self._service.store.available.last
         if last is not None and self._feed.next_block is not None:
             self._feed.next_block = max(self._feed.next_block, last)
         started(self)

@@ -93,14 +93,7 @@ class GrpcServices(Plugin):
 
     def subscribe(self, call: GrpcCall) -> CallHandler:
         self._check_open()
-        return SubscribeCall(
-            call,
-            self.blocks.store,
-            origin_of(call),
-            plan_limits=self.plan_limits,
-            begin=self._begin,
-            on_end=self._end,
-        )
+        return SubscribeCall(call, self, origin_of(call))
 
     def get_block(self, call: GrpcCall) -> CallHandler:
         self._check_open()
@@ -150,7 +143,8 @@ class GrpcServices(Plugin):
         if not self.blocks.store.is_open:
             raise refuse_not_ready()
 
-    def _begin(self, subscription: SubscribeCall) -> None:
+    def begin(self, subscription: SubscribeCall) -> None:
+        """Lists a subscription. Raises PlanRefused if there are too many."""
         most, origin = self.plan_limits.sessions_max, subscription.origin
         if len(self._subscriptions) >= most:
             raise PlanRefused(SubscribeStatus.ERROR, f"this node has {most} subscriptions; try later")
@@ -160,7 +154,8 @@ class GrpcServices(Plugin):
         self._begun += 1
         self._subscriptions[subscription] = None
 
-    def _end(self, subscription: SubscribeCall, status: SubscribeStatus | None) -> None:
+    def end(self, subscription: SubscribeCall, status: SubscribeStatus | None) -> None:
+        """Forgets a subscription that has ended. status: None if the peer has left."""
         self._ended["LEFT" if status is None else status.name] += 1
         self._counted["subscriber_errors"] += status is SubscribeStatus.ERROR
         if subscription in self._subscriptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -13,37 +13,26 @@ from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, items_prefix, read_message, write_message
 from block_node.grpc.set_cutter import SetCutter, SetPart
 from block_node.persist.operations import StoredParts
-from block_node.persist.store import ChainStore
 from block_node.protocol_reading import Subscribe, SubscribeStatus
 from block_node.read.feed import BlockFeed
-from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, plan_subscription
+from block_node.read.subscription_plan import PlanRefused, plan_subscription
 from ockam.actors.message import Origin
+
+if TYPE_CHECKING:
+    from block_node.grpc.calls.services import GrpcServices
 
 logger = structlog.get_logger(__name__)
 
 
 class SubscribeCall(SingleRequest):
-    """One subscriber. on_end: called once with the status, when the subscription has ended; None: the peer has left.
+    """One subscriber. Invariant: `_is_full` is true exactly while the call has no room."""
 
-    Invariant: `_is_full` is true exactly while the call has no room.
-    """
-
-    def __init__(
-        self,
-        call: GrpcCall,
-        store: ChainStore,
-        origin: Origin,
-        plan_limits: SubscribeLimits,
-        begin: Callable[[SubscribeCall], None],
-        on_end: Callable[[SubscribeCall, SubscribeStatus | None], None],
-    ) -> None:
-        """begin: lists the subscription. It raises PlanRefused if there are too many."""
+    def __init__(self, call: GrpcCall, services: GrpcServices, origin: Origin) -> None:
         self._call = call
-        self._store = store
-        self._plan_limits = plan_limits
+        self._services = services
+        self._store = services.blocks.store
+        self._plan_limits = services.plan_limits
         self._began_s = trio.current_time()
-        self._begin = begin
-        self._on_end = on_end
         self._cutter = SetCutter()
         self._is_full = False
         self._is_over = False
@@ -60,7 +49,7 @@ class SubscribeCall(SingleRequest):
         try:
             plan = plan_subscription(asked, available.first, available.last, self._plan_limits.ahead_blocks_max)
             # A refused range takes nothing from the limits of the node and of the identity.
-            self._begin(self)
+            self._services.begin(self)
         except PlanRefused as refused:
             self.end(refused.status, str(refused))
             return
@@ -138,4 +127,4 @@ class SubscribeCall(SingleRequest):
         self._is_over = True
         if self.feed is not None:
             self.feed.close()
-        self._on_end(self, status)
+        self._services.end(self, status)
