@@ -7,7 +7,7 @@ stored again, so that the publisher sends it. One block at a time is taken again
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
@@ -26,14 +26,19 @@ from block_node.protocol import Piece, PublishStatus
 from block_node.publish.limits import PublishLimits
 from block_node.publish.publish_machine import status_of
 
-if TYPE_CHECKING:
-    from block_node.publish.session import PublisherSession
-
 BYTES_MAX = 128 * 1024 * 1024
 """The largest block with which a publisher can mend. The largest message of the reference block node is smaller."""
 
 FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
 """Passes on the root hashes that a stored block may have. Empty: any root hash. None: they cannot be read now."""
+
+
+class MendingSession(Protocol):
+    """The session whose publisher sends the block again."""
+
+    def mended(self, block_number: int) -> None: ...
+
+    def end(self, status: PublishStatus, block_number: int | None, reason: str) -> None: ...
 
 
 class Mending:
@@ -47,7 +52,7 @@ class Mending:
         self._store = store
         self._limits = limits
         self._find_roots = find_roots
-        self._session: PublisherSession | None = None
+        self._session: MendingSession | None = None
         self._number = -1
         self._joiner = ItemJoiner()
         self._size_bytes = 0
@@ -56,15 +61,15 @@ class Mending:
     def wants(self, number: int) -> bool:
         return self._session is None and number in self._store.damaged
 
-    def takes(self, session: PublisherSession, number: int) -> bool:
+    def takes(self, session: MendingSession, number: int) -> bool:
         return session is self._session and number == self._number
 
-    def begin(self, session: PublisherSession, number: int, items: list[bytes]) -> None:
+    def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:
         self._session, self._number = session, number
         self._size_bytes, self._began_s = 0, trio.current_time()
         self.add(session, items, Piece.WHOLE)
 
-    def add(self, session: PublisherSession, items: list[bytes], piece: Piece) -> None:
+    def add(self, session: MendingSession, items: list[bytes], piece: Piece) -> None:
         if session is not self._session:
             return
         self._size_bytes += sum(map(len, items))
@@ -73,7 +78,7 @@ class Mending:
         else:
             self._joiner.add(items, piece)
 
-    def finish(self, session: PublisherSession) -> None:
+    def finish(self, session: MendingSession) -> None:
         """Passes the block on to be verified. A second end of the same block is ignored."""
         # A second end of the same block is ignored.
         if session is not self._session or not self._joiner.items:
@@ -93,7 +98,7 @@ class Mending:
 
         self._find_roots(number, verify)
 
-    def leave(self, session: PublisherSession) -> None:
+    def leave(self, session: MendingSession) -> None:
         """Forgets the block of a session that ends or sends another block; a block being stored is still stored."""
         if session is self._session:
             self._end()
@@ -121,7 +126,7 @@ class Mending:
             elif notification.source is BlockOrigin.PUBLISHER:
                 self._end().end(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
 
-    def _end(self) -> PublisherSession:
+    def _end(self) -> MendingSession:
         session, self._session = self._session, None
         self._joiner.take()
         assert session is not None, "a block is being taken"

@@ -1,12 +1,14 @@
 """The service `block_subscribe`: starts a worker for each subscription, and passes events on to all subscriptions.
 
-`block_node.read.subscription` decides what a subscription sends. The service is not gating: subscribers read stored
-blocks at their own speed, so none can slow down a publisher.
+All blocks come from the store by `block_node.read.feed`, so none is missed between history and live blocks. A
+subscription in the early mode also sends items before they are verified, once it has sent all earlier blocks
+(`early_event`). `subscription_plan` decides the meaning of a request. The service is not gating: subscribers read
+stored blocks at their own speed, so none can slow down a publisher.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -14,10 +16,12 @@ import msgspec
 import structlog
 import trio
 
+from block_node.blocks.errors import BlockFormatError
 from block_node.events import (
     BlockBegun,
     BlockDropped,
     ItemEvent,
+    ItemsReceived,
     NodeFailure,
     NodeStopping,
     Notification,
@@ -26,18 +30,41 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
+from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, split_items, split_piece
+from block_node.persist.operations import StoredParts
 from block_node.persist.store import ChainStore
-from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
-from block_node.read.subscription import SubscribeSession
-from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, plan_subscription
-from ockam.actors.address import local
+from block_node.protocol import Piece
+from block_node.protocol_reading import (
+    SUBSCRIBE,
+    Received,
+    Subscribe,
+    Subscribed,
+    SubscribedBlockEnd,
+    SubscribedBlockWithdrawn,
+    SubscribedItems,
+    SubscribeResponse,
+    SubscribeStatus,
+    SubscriptionEnded,
+    Unsubscribe,
+    opening_of,
+)
+from block_node.read.feed import BlockFeed
+from block_node.read.packing import packed
+from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, SubscriptionPlan, plan_subscription
+from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
+from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
 from ockam.quotas.usage import Usage
 
 SESSION_PREFIX = "BS_"
+
+CHUNK_BYTES = 1024 * 1024
+"""The maximum number of bytes of items in one message, as the reference block node's `maxChunkSizeBytes`."""
+MESSAGE_OVERHEAD_BYTES = 512
+"""The bytes of a frame that a message needs in addition to its items: names, numbers, routes and sizes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -200,3 +227,252 @@ class SubscribeService(Plugin):
             else:
                 session.leave()
         self.context.call_later(self.limits.tick_s, self._tick)
+
+
+class SubscribeSession(Worker):
+    """The worker of one subscription (a `FeedTaker`). Its own address accepts `Received` and `Unsubscribe`.
+
+    Invariant: `_outgoing` has the items that were read and not sent, each with the number of its block. While it is not
+    empty, no read is in progress. `_early_attempt` is set while items of block `_feed.next_block` are sent before that
+    block is verified; then nothing is read.
+    """
+
+    def __init__(
+        self, request: Message, asked: Subscribe, plan: SubscriptionPlan, service: SubscribeService, *, packs: bool
+    ) -> None:
+        limits = service.limits
+        self._request = request
+        self._origin = request.origin
+        self._request_id = asked.request_id
+        self._plan = plan
+        self._window_bytes = min(max(asked.window_bytes, limits.window_bytes_min), limits.window_bytes_max)
+        self._service = service
+        self._limits = limits
+        self._now_s = service.now_s
+        self._packs = packs
+        self._began_s = self._moved_s = self._now_s()
+        self._sequence = 0
+        self._sent_bytes = self._taken_bytes = 0
+        self._outgoing: deque[tuple[int, ItemBatch | SubscribedBlockEnd]] = deque()
+        self._early_attempt: int | None = None
+        self._is_over = False
+        self._chunk_bytes = _chunk_bytes(request)
+        self._splitter = ItemSplitter(self._chunk_bytes)
+        self._feed = BlockFeed(
+            plan,
+            service.store,
+            self,
+            now_s=self._now_s,
+            missing_s_max=limits.missing_s_max,
+            guard=lambda read: self.context.guard(read),
+        )
+
+    @property
+    def is_early(self) -> bool:
+        return self._plan.early
+
+    @property
+    def peer(self) -> Address:
+        """The first address of the route back. If it is not registered, the subscriber has disconnected."""
+        return self._request.return_route[0]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the subscriber's connection has ended. A secure channel outlives its connection for a while."""
+        return self._origin.has_ended
+
+    def demand(self, message: Message) -> Demand | None:
+        """Only the subscriber may confirm and end its subscription, through the connection that began it."""
+        return Demand(Right.BLOCK_READ, self._service.store.chain) if message.return_route[:1] == (self.peer,) else None
+
+    def started(self) -> None:
+        self._respond(Subscribed(self._request_id, self._plan.start))
+        self.go_on()
+
+    def handle(self, message: Message) -> None:
+        self._origin = message.origin
+        try:
+            request = SUBSCRIBE.decode_request(message.payload)
+            if isinstance(request, Received):
+                self._received(request.size_bytes)
+            elif isinstance(request, Unsubscribe):
+                self.leave()
+            else:
+                raise ProtocolError("this is a subscription; subscribe at `block_subscribe`")
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+
+    def go_on(self) -> None:
+        """Sends as much as possible. Called when a block was stored, and when the subscriber has confirmed items."""
+        if not self._is_over:
+            self._send_waiting()
+            self._feed.go_on()
+
+    def source_ended(self) -> None:
+        """Notes that no publisher is connected: the subscription ends after all stored blocks are sent."""
+        self._feed.has_source = False
+        self.go_on()
+
+    def source_began(self) -> None:
+        self._feed.has_source = True
+
+    def early_event(self, event: ItemEvent) -> None:
+        """Handles an event of the block that the node receives. Called only in the early mode."""
+        feed = self._feed
+        if isinstance(event, BlockBegun):
+            # Without a first block, the subscription begins with the next new one.
+            if feed.next_block is None and self._plan.start is None:
+                feed.next_block = event.block_number
+            # Only the next block is sent early: the subscriber has all earlier ones.
+            if not self._in_block and feed.is_waiting and event.block_number == feed.next_block:
+                self._early_attempt = event.attempt
+        elif self._early_attempt is not None and event.attempt == self._early_attempt:
+            if isinstance(event, ItemsReceived):
+                self._pass_on(event)
+            elif isinstance(event, BlockDropped):
+                self._withdraw()
+                self.go_on()
+
+    def early_verified(self, attempt: int, root: bytes | None) -> None:
+        """Handles the verification result of the block that is sent early. `root`: None if the verification failed."""
+        number = self._feed.next_block
+        if self._early_attempt is None or attempt != self._early_attempt or number is None:
+            return
+        if root is None:
+            self._withdraw()
+        else:
+            self._early_attempt = None
+            self._respond(SubscribedBlockEnd(self._request_id, self._next_sequence(), number, root))
+            self._feed.pass_over(number)
+        self.go_on()
+
+    def tick(self) -> None:
+        """Ends the subscription at a time limit: a slow subscriber, a missing block, or a long subscription."""
+        now_s, limits = self._now_s(), self._limits
+        if not self._has_room:
+            # A slow subscriber is ended before anything else, because nothing can be sent to it. Only a full window
+            # shows that it is slow: other traffic of its connection can leave no room either. A peer that takes
+            # nothing at all is disconnected by the transport.
+            if self._is_window_full and now_s - self._moved_s >= limits.slow_s_max:
+                self.end(SubscribeStatus.TOO_SLOW, f"nothing was taken for {limits.slow_s_max:g} s")
+            return
+        # A subscription that lasts too long ends between two blocks only.
+        if limits.duration_s_max is not None and now_s - self._began_s >= limits.duration_s_max and not self._in_block:
+            self.end(SubscribeStatus.SUCCESS, f"a subscription lasts {limits.duration_s_max:g} s")
+        elif self._early_attempt is None:
+            self._send_waiting()
+            self._feed.tick()
+
+    def end(self, status: SubscribeStatus, reason: str) -> None:
+        """Ends the subscription with a last message. Safe to repeat."""
+        if not self._is_over:
+            self._respond(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
+            self.leave(status)
+
+    def leave(self, status: SubscribeStatus | None = None) -> None:
+        """Ends the subscription without a message. Safe to repeat. `status` is counted; None if the subscriber left."""
+        if not self._is_over:
+            self._is_over = True
+            self._feed.close()
+            self._outgoing.clear()
+            self._service.left(self, status)
+
+    def stopped(self) -> None:
+        self.end(SubscribeStatus.ERROR, "the subscription failed; subscribe again")
+
+    # Called by the feed.
+
+    def has_room(self) -> bool:
+        # A block that is sent early is not read from the store; reading continues after its end.
+        return self._early_attempt is None and not self._outgoing
+
+    def take_parts(self, found: StoredParts) -> None:
+        place = found.place
+        try:
+            # A block can come in several reads, so the splitter lives until its end.
+            chunks = [chunk for data in found.parts for chunk in self._splitter.feed(data)]
+            if found.is_last:
+                chunks += self._splitter.finish()
+        except BlockFormatError as error:
+            self.end(SubscribeStatus.ERROR, f"block {place.number} is damaged: {error}")
+            return
+        self._outgoing += [(place.number, chunk) for chunk in chunks]
+        if found.is_last:
+            # The number of this message in the subscription is set when the message is sent.
+            self._outgoing.append((place.number, SubscribedBlockEnd(self._request_id, 0, place.number, place.root)))
+            self._splitter = ItemSplitter(self._chunk_bytes)
+        self._send_waiting()
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._is_window_full and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)
+
+    @property
+    def _is_window_full(self) -> bool:
+        return self._sent_bytes - self._taken_bytes >= self._window_bytes
+
+    @property
+    def _in_block(self) -> bool:
+        """Whether items of the next block were read or sent, but the end of that block was not sent."""
+        return self._feed.is_in_block or bool(self._outgoing) or self._early_attempt is not None
+
+    def _received(self, size_bytes: int) -> None:
+        if not self._taken_bytes <= size_bytes <= self._sent_bytes:
+            raise ProtocolError(f"{size_bytes} bytes cannot have been taken; {self._sent_bytes} were sent")
+        self._taken_bytes = size_bytes
+        self._moved_s = self._now_s()
+        self.go_on()
+
+    def _send_waiting(self) -> None:
+        while self._outgoing:
+            number, chunk = self._outgoing[0]
+            if isinstance(chunk, SubscribedBlockEnd):
+                self._respond(msgspec.structs.replace(chunk, sequence=self._next_sequence()))
+            elif self._has_room:
+                self._send_items(number, chunk, verified=True)
+            else:
+                return
+            self._outgoing.popleft()
+
+    def _pass_on(self, event: ItemsReceived) -> None:
+        """Sends items of an unverified block. Without room, withdraws the block: it is sent again once it is stored."""
+        number = self._feed.next_block
+        assert number is not None, "an early block has a number"
+        if not self._has_room:
+            self._withdraw()
+            return
+        if event.piece is Piece.WHOLE:
+            chunks = split_items(event.items, self._chunk_bytes)
+        else:
+            chunks = split_piece(event.items[0], event.piece, self._chunk_bytes)
+        for chunk in chunks:
+            self._send_items(number, chunk, verified=False)
+
+    def _withdraw(self) -> None:
+        self._early_attempt = None
+        if self._feed.next_block is not None:
+            self._respond(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self._feed.next_block))
+
+    def _send_items(self, number: int, chunk: ItemBatch, *, verified: bool) -> None:
+        self._sent_bytes += chunk.size_bytes
+        # The time limit for a slow subscriber begins when its window is full. Until then, it may confirm some bytes
+        # late: the client waits for a quarter of the window.
+        if self._is_window_full:
+            self._moved_s = self._now_s()
+        sequence = self._next_sequence()
+        items = SubscribedItems(self._request_id, sequence, number, verified, chunk.items, chunk.piece)
+        self._respond(packed(items) if self._packs else items)
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence - 1
+
+    def _respond(self, response: SubscribeResponse) -> None:
+        payload = SUBSCRIBE.encode_response(response)
+        self.context.send(Message(self._request.return_route, (self.context.address,), payload))
+
+
+def _chunk_bytes(request: Message) -> int:
+    hops = sum(len(hop.value) for hop in request.return_route)
+    room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
+    return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))

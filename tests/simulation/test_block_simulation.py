@@ -21,8 +21,8 @@ from block_node.protocol import Acknowledgement, PublishResponse
 from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Then
 from block_node.publish.block_machine import Stage as BlockStage
 from block_node.publish.publish_machine import PublishMachine
-from block_node.publish.session import PublishSession
-from block_node.read.subscription import SubscribeSession
+from block_node.publish.service import PublishSession
+from block_node.read.subscribe import SubscribeSession
 from tests.simulation import seeds
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught

@@ -85,7 +85,8 @@ class PublishCall(PublisherSession, CallHandler):
         admitted = service.admit(origin)
         publisher_id = 0 if isinstance(admitted, StreamEnded) else admitted
         publisher = PublisherState(publisher_id, False, trio.current_time(), f"gRPC {peer}")
-        super().__init__(publisher, service, origin.usage, peer)
+        super().__init__(publisher, service.machine, service.mending, service.perform, origin.usage, peer)
+        self._service = service
         self._call = call
         self._limits = limits
         self._is_lost = self._has_acknowledged = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import structlog
 
@@ -11,9 +11,6 @@ from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.message_reader import prefix_of_message
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
-
-if TYPE_CHECKING:
-    from block_node.grpc.http2.connection import GrpcConnection
 
 COMPRESSED_BYTES_MIN: Final = 1024
 """Smaller messages are sent as they are."""
@@ -52,6 +49,22 @@ class CallHandler(Protocol):
         return
 
 
+class CallWire(Protocol):
+    """The connection of a call, as `GrpcCall` uses it."""
+
+    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool: ...
+
+    def finish(self, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool) -> None: ...
+
+    def resume(self, stream_id: int) -> None: ...
+
+    def widen(self, stream_id: int, window_bytes: int) -> None: ...
+
+    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None: ...
+
+    def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None: ...
+
+
 class GrpcCall:
     """One call, as its handler answers it. peer: the other side, as the door describes it.
 
@@ -59,7 +72,7 @@ class GrpcCall:
     of a message while the unfinished messages of all calls take too much memory.
     """
 
-    def __init__(self, connection: GrpcConnection, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
+    def __init__(self, connection: CallWire, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
         """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
         self._connection = connection
         self._machine = machine

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession
-from block_node.publish.session import PublishSession
+from block_node.publish.service import PublishSession
 from ockam.actors.address import Address, local
 from ockam.actors.node import Node
 from ockam.actors.worker import WorkerFactory

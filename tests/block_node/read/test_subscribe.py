@@ -9,7 +9,7 @@ import pytest
 
 from block_node.protocol import Piece
 from block_node.protocol_reading import SubscribedItems, SubscribeStatus
-from block_node.read.subscription import CHUNK_BYTES
+from block_node.read.subscribe import CHUNK_BYTES
 from ockam.actors.message import Origin
 from tests.block_node.persist.block_samples import items_of
 from tests.block_node.read.conftest import Open

@@ -10,7 +10,7 @@ import pytest
 from block_node.events import NodeFailure, PublisherStatus
 from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
-from block_node.read.subscription import CHUNK_BYTES, SubscribeSession
+from block_node.read.subscribe import CHUNK_BYTES, SubscribeSession
 from ockam.actors.message import Origin
 from ockam.quotas.memory import Holdings, PeerMemory
 from tests.block_node.persist.block_samples import items_of
