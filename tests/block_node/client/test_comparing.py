@@ -27,7 +27,7 @@ from block_node.client import (
     connect,
 )
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
-from block_node.publish import service, session
+from block_node.publish import service
 from block_node.read.access import AccessService
 from ockam.actors.message import Message
 from ockam.protocol import Protocol
@@ -76,8 +76,8 @@ async def test_stored_blocks_are_asked_for_together(tmp_path: Path, monkeypatch:
     """The node answers no question before it has all 20: a publisher that waits for each answer would give up. The
     node opens the session when the publisher has all blocks. No block is asked for twice."""
     held: list[Message] = []
-    sessions: list[session.PublishSession] = []
-    receive, opened = AccessService.receive, session.PublishSession.opened
+    sessions: list[service.PublishSession] = []
+    receive, opened = AccessService.receive, service.PublishSession.opened
 
     def hold(service: AccessService, run: Sequence[Message]) -> None:
         held.extend(run)
@@ -87,12 +87,12 @@ async def test_stored_blocks_are_asked_for_together(tmp_path: Path, monkeypatch:
     async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         await publish(client, *OURS)
         monkeypatch.setattr(AccessService, "receive", hold)
-        monkeypatch.setattr(session.PublishSession, "opened", lambda opening: sessions.append(opening))
+        monkeypatch.setattr(service.PublishSession, "opened", lambda opening: sessions.append(opening))
         async with client.publisher(PublishSettings(give_up_s=10.0)) as publisher:
             for block in OURS:
                 await publisher.send(outgoing(block))
             await wait_until(lambda: len(sessions) > 0)
-            monkeypatch.setattr(session.PublishSession, "opened", opened)
+            monkeypatch.setattr(service.PublishSession, "opened", opened)
             opened(sessions[0])
         assert (publisher.compared, publisher.acknowledged, len(held)) == (20, 19, 20)
 

@@ -20,7 +20,7 @@ from block_node.backfill import route_source
 from block_node.blocks.generator import GeneratedBlock
 from block_node.client import connect
 from block_node.protocol import Piece
-from block_node.read import subscribe, subscription
+from block_node.read import subscribe
 from block_node.read.packing import UNPACKED_BYTES_MAX, packed, unpacked
 from ockam.protocol import Protocol, ProtocolError
 from stream_client import connect as connect_streams
@@ -122,8 +122,7 @@ async def test_backfill_takes_packed_items_from_those_who_pack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
     if old:
-        for module in (subscribe, subscription):
-            monkeypatch.setattr(module, "SUBSCRIBE", OLD)
+        monkeypatch.setattr(subscribe, "SUBSCRIBE", OLD)
     kinds: set[type] = set()
 
     def seen(message: p.SubscribeResponse) -> p.UnpackedResponse:
