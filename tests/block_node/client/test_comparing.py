@@ -251,8 +251,7 @@ OLD = Protocol[protocol.PublishRequest, protocol.PublishResponse](
 
 
 async def test_a_node_that_names_no_roots_is_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (service, session):
-        monkeypatch.setattr(module, "PUBLISH", OLD)
+    monkeypatch.setattr(service, "PUBLISH", OLD)
     async with served(tmp_path, log_level="error", error_delay_s=0.01) as running, connect(running.address) as client:
         new = await publish(client, *OURS[:4])
         assert (new.compared, new.acknowledged) == (4, 3)
