@@ -49,11 +49,10 @@ from ockam.actors.address import Route
 from ockam.protocol import Protocol
 from stream_client.client import StreamClient
 from stream_client.connecting import connect as connect_stream_client
-from stream_client.session import Conversation
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestRefused, RequestTimeout
 from stream_client.secure import SecureChannel
-from stream_client.session import ClientSession
+from stream_client.session import ClientSession, Conversation
 from stream_client.shell.base_shell import Reconnect
 
 if TYPE_CHECKING:

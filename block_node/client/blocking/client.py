@@ -50,8 +50,7 @@ from ockam.actors.address import Route
 from ockam.protocol import Protocol
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.connecting import connect as connect_stream_client
-from stream_client.blocking.session import Conversation
-from stream_client.blocking.session import ClientSession
+from stream_client.blocking.session import ClientSession, Conversation
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestRefused, RequestTimeout
 from stream_client.secure import SecureChannel
