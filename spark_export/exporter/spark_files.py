@@ -45,6 +45,9 @@ FORMAT = "stream_node_files"
 PAGES = "stream_node_pages"
 PAGE = "page"
 """The only column of the format `stream_node_pages`: an Arrow IPC stream with the rows of a page."""
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BATCH_PAGES = 16
+"""The largest number of pages, of 4 MiB each, that Spark hands to a task at once: it collects a batch in memory."""
 Starts = Mapping[tuple[str, int], IndexRange]
 """The ranges behind the table's positions, by stream and partition. Rows before the beginning are left out."""
 
@@ -90,6 +93,16 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         `era` in its pages. Each task has whole ranges of indexes in order.
     is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
     """
+    conf = rows.sparkSession.conf
+    before = conf.get(BATCH_ROWS)
+    conf.set(BATCH_ROWS, str(BATCH_PAGES))
+    try:
+        return _write_pages(rows, plan, starts, is_remote)
+    finally:
+        conf.set(BATCH_ROWS, before)
+
+
+def _write_pages(rows: Any, plan: FilesPlan, starts: Starts, is_remote: bool) -> Written:
     if is_remote:
         # `mapInArrow` needs pandas, which a client of Spark Connect has anyway. Its server is another machine, whose
         # answer is read as data, and not as code like a pickle.
