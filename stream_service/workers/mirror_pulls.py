@@ -8,9 +8,8 @@ from __future__ import annotations
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, failed_payload
-from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirror_operations import load_history
-from stream_service.mirroring import MIRROR, MirrorPull, MirrorStatus, SourceRole, has_parted
+from stream_service.mirroring import MIRROR, MirrorPull, has_parted
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
@@ -71,13 +70,7 @@ class MirrorPulls:
         self._pulls.go_on()
 
     def _add(self, message: Message, request: MirrorPull) -> None:
-        bounds = self._bounds
         if request.follower is not None:
             self._services.mirror_seen(self._identity, message.origin, request.follower)
-        ours = (bounds.history, bounds.next_index, bounds.is_mirror)
-        if not has_parted(*ours, request.entry_id, request.start):
-            self._pulls.add_mirror(message, request)
-            return
-        ends = (bounds.first_index, bounds.next_index, bounds.next_index)
-        head = (request.request_id, MirrorStatus.PARTED, SourceRole(bounds.source_role), bounds.history)
-        self._worker.reply(message, encode_mirror_page(*head, *ends, []))
+        ours = (self._bounds.history, self._bounds.next_index, self._bounds.is_mirror)
+        self._pulls.add_mirror(message, request, has_parted=has_parted(*ours, request.entry_id, request.start))

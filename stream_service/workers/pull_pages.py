@@ -29,7 +29,7 @@ from stream_service.extensions import (
 )
 from stream_service.extras import decode_extras
 from stream_service.mirror_codec import encode_mirror_page
-from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
+from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole, has_parted
 from stream_service.operations import PullPage, data_bytes, size_of
 from stream_service.page_codec import encode_packed_page, encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
@@ -244,8 +244,12 @@ class PullPages:
         # A read may find messages that were just committed, before the stream's worker gets the result of that append.
         next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
         if isinstance(request, MirrorPull):
-            start = found[0][0] if found else pull.page.index
             known = (SourceRole(bounds.source_role), bounds.history, bounds.first_index, next_index)
+            # The stream may have got another history, and other messages, while the request waited.
+            ours = (bounds.history, next_index, bounds.is_mirror)
+            if has_parted(*ours, request.entry_id, request.start):
+                return encode_mirror_page(request.request_id, MirrorStatus.PARTED, *known, next_index, [])
+            start = found[0][0] if found else pull.page.index
             return encode_mirror_page(request.request_id, MirrorStatus.OK, *known, start, found)
         if isinstance(request, CutPull):
             cut = [

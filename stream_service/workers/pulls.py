@@ -102,11 +102,13 @@ class PullQueue:
             page.size_bytes = limits.pull_bytes_max
         self._machine.add(Pull(message, request, page, wait_s if limit else 0.0))
 
-    def add_mirror(self, message: Message, request: MirrorPull) -> None:
+    def add_mirror(self, message: Message, request: MirrorPull, *, has_parted: bool) -> None:
+        # A mirror that has parted gets no messages, and hears of it at once.
+        limit = 0 if has_parted else MIRROR_MESSAGES_MAX
         wait_s = min(request.wait_ms / 1000, self._services.limits.pull_wait_s_max)
-        page = PullPage(FromIndex(request.start), MIRROR_MESSAGES_MAX, rich=True)
+        page = PullPage(FromIndex(request.start), limit, rich=True)
         page.size_bytes = request.size_bytes
-        self._machine.add(Pull(message, request, page, wait_s))
+        self._machine.add(Pull(message, request, page, wait_s if limit else 0.0))
 
     def wake(self) -> None:
         """Notes that there are new messages, and ends the long polls that do not go on. `answer` answers both kinds."""

@@ -157,3 +157,28 @@ async def test_messages_are_moved_aside_twice_and_both_are_kept(tmp_path: Path) 
             await request(b.address, MirrorAction.REMOVE, "s")
         assert len({name for name, _ in kept}) == 2
         assert [(name, await data_of(b.address, name)) for name, _ in kept] == kept
+
+
+async def test_a_mirror_that_waits_while_its_source_gets_other_messages_has_parted(tmp_path: Path) -> None:
+    """Claim: a mirror never goes on behind messages that its source has not any more. Method: the mirror waits at the
+    end of its source. The source follows another node, and replaces its last 50 messages by 60 others in one write."""
+    async with (
+        served(tmp_path / "a", error_delay_s=0.0) as a,
+        served(tmp_path / "b", error_delay_s=0.0) as b,
+        served(tmp_path / "c", error_delay_s=0.0) as c,
+    ):
+        await push(a.address, *[b"both"] * 80)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(80))
+        await request(b.address, MirrorAction.REMOVE, "s")
+        await push(b.address, *[b"new"] * 60)
+        await push(a.address, *[b"old"] * 50)
+        await add(c.address, "s", a.address)
+        await wait_for(c.address, follows_to(130))
+        await add(a.address, "s", b.address, force=True)
+        await wait_for(a.address, follows_to(140))
+        (found,) = await wait_for(c.address, is_in(MirrorCondition.PARTED))
+        assert found.next_index == 130
+        await add(c.address, "s", a.address, force=True)
+        await wait_for(c.address, follows_to(140))
+        assert await contents(c.address, "s") == await contents(b.address, "s")
