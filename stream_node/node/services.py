@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from index_service.limits import IndexStatistics, LeaseLimits
-from index_service.storage import delete_positions
+from index_service.storage import delete_positions, lower_positions
 from index_service.worker import IndexService
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -167,7 +167,7 @@ class Services:
             remote_streams=remote_streams,
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
-        self.directory.forget_positions = delete_positions
+        self.directory.forget_positions, self.directory.lower_positions = delete_positions, lower_positions
         self.trials = WriteTrials(storage, self.directory.counters)
         # A saved position is compared with the creation time of its stream, so both come from one clock.
         self.index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)

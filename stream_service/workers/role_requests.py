@@ -18,6 +18,7 @@ from ockam.protocol import ProtocolError, failed_payload
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.counters import NO_ROOM
 from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_role
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
 from stream_service.workers.readable_stream import ReadableStream
 from stream_storage.contract import Session
@@ -68,11 +69,21 @@ class ChangeableStream(ReadableStream):
             if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self.identity, operation.mirror)
 
-        # Without `force`, this stream must fence its former source first, and a planned promotion waits for that. With
-        # `force`, another primary takes pushes already, so this stream gives up its fence and takes none. Its former
-        # source asks this node when it returns.
-        force = request.force
-        return self.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
+        was_mirror, now_us = self._bounds.is_mirror, self._services.now_us()
+
+        def work(session: Session, change: RoleChanged) -> MirrorRow | None:
+            # Without `force`, this stream must fence its former source first, and a planned promotion waits for that.
+            # With `force`, another primary takes pushes already, so this stream gives up its fence and takes none. Its
+            # former source asks this node when it returns.
+            given_up = store_role(session, change, wanted, force=request.force, gives_up_fence=request.force)
+            if isinstance(wanted, BePrimary) and was_mirror:
+                # New messages get the indexes before the positions that lie beyond the end.
+                end = session.log.get_stream(change.stream_id).next_index
+                lower = self._services.lower_positions
+                lower(session, *self.identity, end, now_us, renews_all=wanted.fences)
+            return given_up
+
+        return self.change(work, changed)
 
     def append_expected(self, message: Message) -> bool:
         arrived_s = time.perf_counter()

@@ -23,6 +23,7 @@ from stream_node.fleet.mirror.stream_copier import is_mirror
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import DELETE, RETENTION, DeleteRequest, Retention, RetentionRequest
 from stream_service.mirror_rows import MirrorRow, write_mirror
+from stream_service.mirroring import ROLE, BePrimary, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from stream_service.role_machine import StreamRole
@@ -80,20 +81,24 @@ async def copy_once(running: Served) -> None:
                 return
 
 
-@pytest.mark.parametrize("action", [MirrorAction.PROMOTE, MirrorAction.REMOVE])
+@pytest.mark.parametrize("action", [MirrorAction.PROMOTE, MirrorAction.REMOVE, None])
 async def test_a_position_beyond_a_mirror_that_takes_pushes_now_is_set_back_to_its_end(
-    tmp_path: Path, action: MirrorAction
+    tmp_path: Path, action: MirrorAction | None
 ) -> None:
-    """The consumer has read ten messages at the source that the mirror does not have."""
+    """The consumer has read ten messages at the source that the mirror does not have, and goes on at the mirror."""
     async with served(tmp_path / "b", error_delay_s=0.0) as b:
         async with served(tmp_path / "a") as a:
             await push(a.address, *[b"both"] * 20)
             await add(b.address, "s", a.address)
             await wait_for(b.address, follows_to(20))
-            await save(a.address, 30)
-            await wait_position(b.address, 30)
         await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
-        await request(b.address, action, "s", force=action is MirrorAction.PROMOTE)
+        await save(b.address, 30)
+        if action is None:
+            # Without the command, by a request to the stream.
+            async with stream_peer(b.address) as peer:
+                await ask(peer, S, ROLE, RoleRequest(1, BePrimary(fences=True), force=True))
+        else:
+            await request(b.address, action, "s", force=action is MirrorAction.PROMOTE)
         await push(b.address, *[b"new"] * 20)
         assert await indexes_read(b.address) == list(range(20, 40))
 
