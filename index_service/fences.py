@@ -89,7 +89,8 @@ def copy_positions(
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older position of the same consumer, even one with a higher index: an operator may have set
-    the position back. A fence is never lowered.
+    the position back. A position beyond the messages of this node is stored as their end, until they are here: this
+    node may get other messages there. A fence is never lowered.
 
     created: the creation time of each partition of the source whose messages this node has, in microseconds since 1970.
         Every other partition that this node has keeps its positions and fences: those of the source belong to other
@@ -107,13 +108,13 @@ def copy_positions(
     for each in positions:
         if each.partition in kept:
             continue
-        key = (each.client_id, stream_name, each.partition)
+        key, index = (each.client_id, stream_name, each.partition), each.index
         created_us, generation = each.created_us, each.generation or each.saved_us
         stream = streams[each.partition]
         # A position of the source's present stream, or of an unknown incarnation, becomes one of our present stream.
         if stream is not None and created_us in (0, created.get(each.partition)):
-            created_us = stream.created_us
-        session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
+            created_us, index = stream.created_us, min(index, stream.next_index)
+        session.execute(REPLACE_OLDER, sealed_row(key, index, each.saved_us, created_us, generation))
     known = {(row.client_id, row.partition): row.fence for row in list_fences(session, stream_name)}
     # A fence that is lower than the present one would let a former holder save.
     for fence in fences:

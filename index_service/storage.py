@@ -25,6 +25,7 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    tuple_,
     update,
 )
 
@@ -91,11 +92,11 @@ REPLACE_OLDER = compiled(
         index_elements=_KEY,
         set_=_replaced,
         # A lowered position keeps the time of its save, so its newer generation tells that it replaces the higher one.
+        # The same save counts with its highest index: a mirror takes it up to its own end, which rises.
         # A position 0 is always replaced: a get may have created it, and nobody has saved it.
-        where=(_insert.excluded.saved_us > saved_indexes.c.saved_us)
-        | (
-            (_insert.excluded.saved_us == saved_indexes.c.saved_us)
-            & (_insert.excluded.generation > saved_indexes.c.generation)
+        where=(
+            tuple_(_insert.excluded.saved_us, _insert.excluded.generation, _insert.excluded.idx)
+            > tuple_(saved_indexes.c.saved_us, saved_indexes.c.generation, saved_indexes.c.idx)
         )
         | (saved_indexes.c.idx == literal_column("0")),
     )

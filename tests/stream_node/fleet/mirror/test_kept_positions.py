@@ -27,6 +27,7 @@ from stream_service.mirroring import ROLE, BePrimary, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from stream_service.role_machine import StreamRole
+from stream_storage.contract import Append
 from tests.stream_node.fleet.mirror.mirrors import add, follows_to, is_in, request, wait_for
 from tests.support.databases import open_database
 from tests.support.rich import ask, info
@@ -103,6 +104,29 @@ async def test_a_position_beyond_a_mirror_that_takes_pushes_now_is_set_back_to_i
         assert await indexes_read(b.address) == list(range(20, 40))
 
 
+async def test_a_mirror_that_gets_another_source_gives_its_consumers_all_messages_of_that_source(
+    tmp_path: Path,
+) -> None:
+    """The consumer has read ten messages at the former source that neither the mirror nor the new source has."""
+    async with (
+        served(tmp_path / "a") as a,
+        served(tmp_path / "b", error_delay_s=0.0) as b,
+        served(tmp_path / "c", error_delay_s=0.0) as c,
+    ):
+        await push(a.address, *[b"both"] * 20)
+        for mirror in (b, c):
+            await add(mirror.address, "s", a.address)
+            await wait_for(mirror.address, follows_to(20))
+        await request(b.address, MirrorAction.REMOVE, "s")
+        await push(b.address, *[b"new"] * 20)
+        await save(a.address, 30)
+        await wait_position(c.address, 20)
+        await add(c.address, "s", b.address)
+        await wait_for(c.address, follows_to(40))
+        await request(c.address, MirrorAction.PROMOTE, "s")
+        assert await indexes_read(c.address) == list(range(20, 40))
+
+
 async def test_a_stream_that_follows_by_force_gives_its_consumers_all_messages_of_its_source(tmp_path: Path) -> None:
     """The consumer has read twelve messages of the stream that was here before."""
     async with served(tmp_path / "a") as a, served(tmp_path / "b", error_delay_s=0.0) as b:
@@ -169,7 +193,13 @@ def test_positions_of_the_source_are_stored_only_while_the_stream_follows_it(tmp
     database = open_database(tmp_path)
     session = database.session()
     session.begin()
+
+    def append(count: int) -> None:
+        at = session.log.get_stream(stream.stream_id).next_index
+        session.log.append((Append(stream.stream_id, at, 1, [b"x"] * count),))
+
     stream = session.log.ensure_stream("s", 0, 7)
+    append(40)
 
     def copy(index: int, saved_us: int, generation: int, created: dict[int, int]) -> tuple[int | None, int | None]:
         """Returns the index and the fence that are stored then."""
@@ -187,8 +217,11 @@ def test_positions_of_the_source_are_stored_only_while_the_stream_follows_it(tmp
     lower_positions(session, "s", 0, 15, 200)
     assert copy(20, 100, 2, {0: 3}) == (15, 30), "set back here"
     assert copy(18, 101, 2, {0: 3}) == (18, 30), "saved since"
+    assert copy(60, 102, 3, {0: 3}) == (40, 60), "the messages behind are not here"
+    append(40)
+    assert copy(60, 102, 3, {0: 3}) == (60, 60), "and now they are"
     write_mirror(session, MirrorRow(stream.stream_id, StreamRole.FENCING, "127.0.0.1:1", "s"))
-    assert copy(40, 300, 9, {0: 3}) == (18, 30), "promoted"
+    assert copy(70, 300, 9, {0: 3}) == (60, 60), "promoted"
     session.rollback()
     session.close()
     database.close()
