@@ -187,8 +187,10 @@ class Promotion:
         return before[0]
 
     async def _ask_role(self, remote: RemoteNode, each: Mirror, own_address: str) -> RoleResponse:
-        """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror."""
-        row, now = each.row, await each.change_source(remote)
+        """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror, or Parted if
+        it lacks messages of this node."""
+        row, end = each.row, each.stream.bounds.next_index
+        now = await each.change_source(remote)
         if now.role is Role.MIRROR and not await _is_followed_by(each, now, own_address):
             raise MirrorError(
                 f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
@@ -198,6 +200,8 @@ class Promotion:
             raise MirrorError(
                 f"{row.source_name!r} at {row.source} cannot become a mirror: {NO_ROLES}. {WAY_WITHOUT_FENCE}"
             )
+        # A primary that has lost messages may have confirmed others since, which this node would never copy.
+        _check_agrees(each, is_longer=now.role is Role.PRIMARY and now.next_index < end)
         return now
 
     async def _demote(self, each: Mirror, own_address: str) -> int:
@@ -234,12 +238,24 @@ class Promotion:
             if trio.current_time() > deadline_s:
                 break
             await trio.sleep(COPY_LOOK_S)
+        for each in self._mirrors:
+            _check_agrees(each)
         with first.asking() as remote:
             try:
                 await self._copier.copy_positions(remote)
             except SourceRefused as error:
                 # A source can allow its messages to be copied, and not the positions of its consumers.
                 logger.warning("mirror_positions_not_copied", stream=self._name, reason=str(error))
+
+
+def _check_agrees(mirror: Mirror, *, is_longer: bool = False) -> None:
+    """Raises Parted if the mirror is longer than its source, or has found other messages there."""
+    if is_longer or mirror.condition is MirrorCondition.PARTED:
+        row = mirror.row
+        raise Parted(
+            f"{row.source_name!r} at {row.source} does not have all messages of this mirror. Decide which is right; "
+            "`mirror promote --force` takes this one as it is"
+        )
 
 
 async def _step(mirror: Mirror, event: RoleEvent, own_address: str) -> None:

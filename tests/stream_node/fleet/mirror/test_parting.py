@@ -20,9 +20,20 @@ from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
 from stream_service.mirror_operations import copy_aside
 from stream_service.mirror_rows import MirrorRow, write_mirror
+from stream_service.mirroring import Role
 from stream_service.names import stream_address
 from stream_service.role_machine import StreamRole
-from tests.stream_node.fleet.mirror.mirrors import add, contents, follows_to, is_in, request, states, wait_for
+from tests.stream_node.fleet.mirror.mirrors import (
+    MirrorRefused,
+    add,
+    contents,
+    follows_to,
+    is_in,
+    request,
+    role_of,
+    states,
+    wait_for,
+)
 from tests.support.databases import open_database
 from tests.support.served import served
 from tests.support.stream_peer import StreamPeer, stream_peer
@@ -157,6 +168,35 @@ async def test_messages_are_moved_aside_twice_and_both_are_kept(tmp_path: Path) 
             await request(b.address, MirrorAction.REMOVE, "s")
         assert len({name for name, _ in kept}) == 2
         assert [(name, await data_of(b.address, name)) for name, _ in kept] == kept
+
+
+async def test_a_mirror_that_is_longer_than_its_source_is_not_promoted_as_planned(tmp_path: Path) -> None:
+    """Claim: the messages that the source has confirmed since it was put back are not moved aside by a promotion that
+    loses nothing, whether or not the mirror has found out yet. By force, the mirror is promoted."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        await push(a.address, *[b"both"] * 20)
+        a.stop()
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        a.start()
+        await push(a.address, *[b"old"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(30))
+        a.kill()
+        shutil.rmtree(tmp_path / "a")
+        shutil.move(tmp_path / "copy", tmp_path / "a")
+        a.start()
+        await push(a.address, b"new")
+        # At once, the source may not answer yet; then the mirror knows that it has parted.
+        for reason in (".", r"'s' at .* does not have all messages .*mirror promote --force"):
+            with pytest.raises(MirrorRefused, match=reason):
+                await request(b.address, MirrorAction.PROMOTE, "s")
+            await push(a.address, b"new")
+            await wait_for(b.address, is_in(MirrorCondition.PARTED))
+            assert await role_of(b.address) is Role.MIRROR
+        await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+        (found,) = await wait_for(a.address, follows_to(30))
+        assert await data_of(a.address) == await data_of(b.address) == [b"both"] * 20 + [b"old"] * 10
+        assert await data_of(a.address, found.aside_name) == [b"both"] * 20 + [b"new"] * 3
 
 
 async def test_a_mirror_that_waits_while_its_source_gets_other_messages_has_parted(tmp_path: Path) -> None:
