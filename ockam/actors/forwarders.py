@@ -157,14 +157,14 @@ class Forwarder(Worker):
     def is_connected(self) -> bool:
         route = self.registration.route
         worker = self._node.find_worker(route[0]) if route else None
-        if worker is None or self.registration.origin.holdings.has_ended:
+        if worker is None or self.registration.origin.connection.holdings.has_ended:
             return False
         return not isinstance(worker, Connection) or worker.is_reading
 
     @property
     def is_behind(self) -> bool:
         """Whether the client has so many unread bytes that it is sent no more."""
-        return self.registration.origin.is_behind(1 << 62)
+        return self.registration.origin.connection.is_behind(1 << 62)
 
     def refuse(self, message: Message, reason: str) -> None:
         self._node.count_drop(NOT_FORWARDED)
@@ -275,8 +275,8 @@ class Forwarders:
             self.add(registration)
         if not registration.stores:
             # A client that is gone needs its address no longer. It may be gone before its request was read.
-            origin.holdings.watch(registration, lambda has_ended: self._gone(registration, origin, has_ended))
-            self._gone(registration, origin, origin.holdings.has_ended)
+            origin.lifetime.watch(registration, lambda has_ended: self._gone(registration, origin, has_ended))
+            self._gone(registration, origin, origin.lifetime.has_ended)
         return registration
 
     def _check_room(self, party: str) -> None:
@@ -325,7 +325,7 @@ class Forwarders:
         return worker if isinstance(worker, Forwarder) else None
 
     def _leave(self, registration: Registration) -> None:
-        registration.origin.holdings.unwatch(registration)
+        registration.origin.lifetime.unwatch(registration)
 
     def _gone(self, registration: Registration, origin: Origin, has_ended: bool) -> None:
         if has_ended and registration.origin is origin:

@@ -21,7 +21,9 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     peer: the `host:port` of the other side, for logs. identity: the identity that the other side has proved.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
     backlog_bytes: returns the unsent bytes for the other side. Above `backlog_bytes_max()`, no answer should be sent.
-    holdings: the memory that this node uses for the other side. usage: what its identity uses, with its limits."""
+    holdings: the memory that this node uses for the other side. usage: what its identity uses, with its limits.
+    channel: the memory of the channel itself. below: returns the origin of the messages that carry the channel at
+    present, since it can move to another connection. Both are None for a connection."""
 
     kind: str
     peer: str = ""
@@ -32,6 +34,8 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     holdings: Holdings = UNCOUNTED
     usage: Usage = UNLIMITED
     hops: int = 0
+    channel: Holdings | None = None
+    below: Callable[[], Origin] | None = None
 
     @property
     def party(self) -> str:
@@ -45,9 +49,20 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return self.kind == "local" and self.identity.source == "local"
 
     @property
+    def lifetime(self) -> Holdings:
+        """The memory that ends with the client: of its connection, or of its channel, if that leads through other
+        nodes."""
+        return self.channel if self.channel is not None and self.hops else self.holdings
+
+    @property
     def has_ended(self) -> bool:
         """Whether the client's connection has ended. A channel through other nodes can outlive its connection."""
         return self.holdings.has_ended and not self.hops
+
+    @property
+    def connection(self) -> Origin:
+        """The origin of the connection at present, below all channels."""
+        return self if self.below is None else self.below().connection
 
     @property
     def who(self) -> dict[str, str]:

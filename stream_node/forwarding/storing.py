@@ -84,6 +84,8 @@ class StoringForwarder(Forwarder):
         self._position = self._next = self._cut = 0
         self._waiting_bytes = 0
         self._turn = 0
+        self._way = registration.origin.connection
+        self._is_looking = False
         self._is_delivering = self._is_cutting = self._is_counting = False
         # Of the page that is under way: the index behind it, the sizes of its data by index, and the last index to be
         # confirmed.
@@ -107,7 +109,7 @@ class StoringForwarder(Forwarder):
         self._link.open()
 
     def stopped(self) -> None:
-        self.registration.origin.holdings.unwatch(self.registration)
+        self._way.holdings.unwatch(self.registration)
         self._link.close()
 
     @property
@@ -128,6 +130,7 @@ class StoringForwarder(Forwarder):
         rest = message.onward_route[1:]
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
         if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
+        self._take_way()
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
             # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.
             self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
@@ -237,6 +240,24 @@ class StoringForwarder(Forwarder):
             # A repair leaves empty messages. A message that the client's framing cannot carry would stop all others.
             if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
                 self._node.count_drop(NOT_FORWARDED)
+        if not self._is_looking:
+            self._look_for_way()
+
+    def _look_for_way(self) -> None:
+        """Looks again and again, until the end of the client's channel, whether the channel has moved to another
+        connection. Then it sends again what was under way, since that may be lost."""
+        origin = self.registration.origin
+        self._is_looking = origin.channel is not None and not origin.channel.has_ended
+        if not self._is_looking:
+            return
+        if self.is_connected and origin.connection is not self._way:
+            self._take_way()
+            self._retry(self._turn)
+        self.context.call_later(RETRY_S, self._look_for_way)
+
+    def _take_way(self) -> None:
+        self._way.holdings.unwatch(self.registration)
+        self._way = self.registration.origin.connection
                 continue
             # A sender that is gone gets no answer: the message has no return route then.
             back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
@@ -261,15 +282,15 @@ class StoringForwarder(Forwarder):
 
     def _check_taken(self, turn: int) -> None:
         """Goes on when the client's connection has sent all bytes. Never goes on after the end of the connection."""
-        origin = self.registration.origin
-        if turn != self._turn or not self._is_delivering:
+        way = self._way
+        if turn != self._turn or not self._is_delivering or self.registration.origin.connection is not way:
             return
-        if origin.backlog_bytes():
+        if way.backlog_bytes():
             later = self.context.call_later
-            # When another connection takes the registration over, `Forwarders` ends this watch.
-            origin.holdings.watch(self.registration, lambda has_ended: later(0, lambda: self._check_taken(turn)))
+            # When another connection takes the registration over, `_take_way` ends this watch.
+            way.holdings.watch(self.registration, lambda has_ended: later(0, lambda: self._check_taken(turn)))
             return
-        origin.holdings.unwatch(self.registration)
+        way.holdings.unwatch(self.registration)
         if self.is_connected:
             self._advance(self._page_end)
 

@@ -14,13 +14,14 @@ import trio
 
 import bare
 from ockam.actors import forwarders
-from ockam.actors.address import Route, local
+from ockam.actors.address import Route, local, tcp
 from ockam.actors.forwarders import PARTY_FORWARDERS_MAX, Forwarders
-from ockam.actors.forwarding_protocol import RegisterRequest
+from ockam.actors.forwarding_protocol import REGISTER, RegisterRequest
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.protocol import ERROR, error_payload
 from ockam.quotas.memory import Holdings, PeerMemory
+from ockam.transport.connection import Connection
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
@@ -28,8 +29,18 @@ from stream_node.forwarding.services import ForwardingStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.server import Server
-from tests.stream_node.forwarding.forwarding_peers import STATIC_SERVICE, ForwardedPeer, connect, forwarding_node
-from tests.support.served import Served, neighbour, wait_until
+from tests.ockam.identity.rules.ways import Channel, ChannelPeer
+from tests.stream_node.forwarding.forwarding_peers import (
+    SERVICE,
+    STATIC_SERVICE,
+    ForwardedPeer,
+    connect,
+    forwarding_node,
+    parts_of,
+    workers_of,
+)
+from tests.support.peer import Peer
+from tests.support.served import Served, neighbour, served, wait_until
 
 ME = (local("me"),)
 framings = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
@@ -122,6 +133,55 @@ async def test_an_address_ends_with_the_connection_of_its_client(tmp_path: Path)
         assert "nobody is connected at FWD_" in await sender.refused(question.return_route, b"too late")
         await sender.send(client.address, error_payload("an answer"))
         assert "nobody is connected at forward_to_" in await sender.refused((local("forward_to_x"),), b"no such name")
+
+
+class RelayedPeer(ChannelPeer, ForwardedPeer):
+    """A client all of whose messages go through one secure channel to a node behind another one."""
+
+
+@pytest.mark.parametrize("stores", [False, True])
+async def test_an_address_follows_a_secure_channel_to_another_connection(tmp_path: Path, stores: bool) -> None:
+    """Claim: when the connection between two nodes is lost, an address that was registered over a channel through them
+    is there again after the client's next message; what was sent meanwhile is refused, or stored and delivered. The
+    address ends with the channel: then another identity may have its name."""
+    channel = Channel(tmp_path)
+    async with (
+        forwarding_node(tmp_path / "far", **channel.settings) as far,
+        served(tmp_path / "near", allow_forward=(far.address,)) as near,
+    ):
+        there = tcp(far.address)
+        client = RelayedPeer((await near.peer(HEAD)).stream, HEAD)
+        await client.shake_hands(channel.machine(channel.own), (there, *Channel.LISTENER))
+        await client.register_own("alice", stores=stores)
+        (link,) = workers_of(far, Connection)
+        sender = await connect(far)
+        to = (local("forward_to_alice"), *ME)
+        await sender.send(to, b"1")
+        assert (await client.receive()).payload == b"1"
+        for end in (link, *(each for each in workers_of(near, Connection) if each.peer == far.address)):
+            end.close("lost")
+        for node in (far, near):
+            await node.wait_closed_because("lost")
+        if stores:
+            assert await sender.forward(to, b"2")
+        else:
+            assert "nobody is connected" in await sender.refused(to, b"2")
+        # The route that the near node knew for the far one is gone, so the client begins anew with its address.
+        client.way = (there, *client.way[-1:])
+        await client.send((local("nobody"),), b"I am here")
+        await wait_until(lambda: len(workers_of(far, Connection)) == 2)
+        if stores:
+            assert (await client.receive()).payload == b"2"
+        await sender.forward(to, b"3")
+        assert (await client.receive()).payload == b"3"
+        if not stores:
+            own = REGISTER.encode_request(RegisterRequest(7, "alice", stores=False, confirms=False))
+            assert "belongs to another identity" in await sender.refused(SERVICE, own)
+            await client.stream.send_all(Peer.frame(client, client.way, client.machine.close(), ()))
+            channels = parts_of(far).channels
+            assert channels is not None
+            await wait_until(lambda: not channels.statistics().open)
+            await sender.register_own("alice", stores=False)
 
 
 async def test_a_name_of_a_static_address(tmp_path: Path) -> None:

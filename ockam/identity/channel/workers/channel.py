@@ -220,6 +220,8 @@ class ChannelWorker(Worker):
             frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
             # The first hop of the way back is the connection, and the last hop is the other side.
             hops=len(self._way_back) - 2,
+            channel=self._holdings,
+            below=lambda: self._below,
         )
 
     def _hand_on(self, plaintexts: Sequence[bytes]) -> None:

@@ -126,11 +126,11 @@ class ChannelPeer(StreamPeer):
     machine: ChannelMachine
     way: Route
 
-    async def shake_hands(self, machine: ChannelMachine) -> None:
+    async def shake_hands(self, machine: ChannelMachine, listener: Route = Channel.LISTENER) -> None:
         self.machine = machine
         self.plaintexts = PlaintextReader(HERE, None)
         first = machine.begin(X25519PrivateKey.generate())
-        await self.stream.send_all(super().frame(Channel.LISTENER, first, (INNER,)))
+        await self.stream.send_all(super().frame(listener, first, (INNER,)))
         answer = await super().receive()
         self.way = answer.return_route
         third = machine.receive_2(answer.payload, int(time.time()))
