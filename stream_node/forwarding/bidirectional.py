@@ -363,7 +363,7 @@ class StreamSubscription(Worker):
             # was given up runs again after the next start. At other addresses, a client has gone, perhaps for good.
             may_route = node.gate is None or node.gate.holds(self._origin, Right.ROUTE, str(receiver))
             return may_route and receiver in self._owner.own_workers
-        is_behind = isinstance(worker, Forwarder) and not worker.registration.stores and worker.is_behind
+        is_behind = isinstance(worker, Forwarder) and worker.is_behind
         if not (is_behind or mailbox.full or mailbox.at_limit):
             return False
         # Otherwise a message to a full worker that this client may not reach would stop all behind it for ever.

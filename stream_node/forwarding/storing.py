@@ -117,8 +117,20 @@ class StoringForwarder(Forwarder):
         """The number of messages that the client has not got."""
         return self._next - self._position + self._link.pending
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the client that no more is stored."""
+        is_behind = self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
+        if is_behind and not self._is_counting:
+            # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.
+            self._is_counting = self._link.ask("count", INFO.encode_request(InfoRequest(0)))
+            if not self._is_counting:
+                self._forwarders.end(self.registration)
+        return is_behind
+
     def joined(self, answer: bytes) -> None:
         self._turn += 1
+        self._take_way()
         self._is_delivering = False
         self._join = answer
         if self._is_open:
@@ -129,11 +141,9 @@ class StoringForwarder(Forwarder):
     def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
         rest = message.onward_route[1:]
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
-        if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
-        self._take_way()
+        # A subscription looks for room before it sends a page. A page that fills the room is stored as a whole.
+        if message.origin.kind != "stream" and self.is_behind:
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
-            # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.
-            self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
             if not self._is_counting:
                 self._end(message)
                 return
@@ -230,16 +240,6 @@ class StoringForwarder(Forwarder):
             self._is_delivering = True
             self._turn += 1
             self._link.pull(self._position, request_id=self._turn, wait_ms=0)
-
-    def _deliver(self, page: RichPage) -> None:
-        registration, sent = self.registration, []
-        self._page_end = page.resume_index
-        self._page_sizes = {message.index: len(message.data) for message in page.messages}
-        for message in page.messages:
-            routed = read_routed(message)
-            # A repair leaves empty messages. A message that the client's framing cannot carry would stop all others.
-            if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
-                self._node.count_drop(NOT_FORWARDED)
         if not self._is_looking:
             self._look_for_way()
 
@@ -258,6 +258,16 @@ class StoringForwarder(Forwarder):
     def _take_way(self) -> None:
         self._way.holdings.unwatch(self.registration)
         self._way = self.registration.origin.connection
+
+    def _deliver(self, page: RichPage) -> None:
+        registration, sent = self.registration, []
+        self._page_end = page.resume_index
+        self._page_sizes = {message.index: len(message.data) for message in page.messages}
+        for message in page.messages:
+            routed = read_routed(message)
+            # A repair leaves empty messages. A message that the client's framing cannot carry would stop all others.
+            if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
+                self._node.count_drop(NOT_FORWARDED)
                 continue
             # A sender that is gone gets no answer: the message has no return route then.
             back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()

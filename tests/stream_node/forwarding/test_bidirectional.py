@@ -21,8 +21,9 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import SavedIndexes, Stream
 from stream_client import connect as connect_client
-from stream_node.forwarding import bidirectional
+from stream_node.forwarding import bidirectional, storing
 from stream_node.forwarding.bidirectional import PARTY_WORKERS_MAX, PublisherProxy, StreamSubscription
+from stream_node.forwarding.storing import STORED
 from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import guarded, may
@@ -267,6 +268,36 @@ async def test_a_subscription_waits_for_a_client_that_reads_slowly(
         await wait_until(lambda: any(each.backlog_bytes > 4 << 20 for each in workers_of(running, Connection)))
         for number in range(150):
             assert (await alice.receive()).payload.startswith(b"%3d" % number)
+        assert "not_forwarded" not in running.statistics().node.dropped
+
+
+async def test_a_subscription_waits_for_an_address_for_which_too_much_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: what an address has no room for, it gets from a stream later, in order. Method: a client that is away; two
+    of its messages are deleted, as retention does it, and then it comes."""
+    monkeypatch.setattr(bidirectional, "ROOM_WAIT_S", 0.01)
+    monkeypatch.setattr(storing, "WAITING_MESSAGES_MAX", 5)
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        alice, writer = await connect(running), await connect(running)
+        await alice.register_own("alice", confirms=True)
+        alice.stream.socket.close()
+        await running.wait_closed_because("closed_by_peer")
+        await writer.stream.send_all(writer.frame(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"), ()))
+        route = await publisher_route(writer, b"talk", b"")
+        (waiting,) = (await client.get_stream("forward/forward_to_alice/anonymous")).partitions
+        for number in range(12):
+            await writer.send((*route, *ALICE), b"%d" % number)
+            # One after the other: all together would be one page, which is stored as a whole.
+            await wait_until_count(waiting, min(number + 1, 5))
+        await wait_until_count(await client.create("talk"), 12)
+        await trio.sleep(0.1)
+        assert parts_of(running).node.counted(STORED) == 5
+        await waiting.truncate(2)
+        await wait_until(lambda: parts_of(running).node.counted(STORED) == 12)
+        alice = await connect(running)
+        await alice.register_own("alice", confirms=True)
+        assert [payload for _, payload in await alice.take(10)] == [b"%d" % number for number in range(2, 12)]
         assert "not_forwarded" not in running.statistics().node.dropped
 
 
