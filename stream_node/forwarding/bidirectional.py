@@ -125,6 +125,10 @@ class Bidirectional:
         address = local("STB_PP_" + secrets.token_hex(8))
         self._add(key, origin, address, lambda: PublisherProxy(self, origin, request))
         return address
+    def is_read(self, stream_name: str) -> bool:
+        """Whether a subscription of this node sends the messages of a stream on."""
+        return any(isinstance(each, SubscribeRequest) and each.stream_name == stream_name for _, each in self._all)
+
 
     def _mine(self, key: _Key) -> list[_Key]:
         return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
@@ -382,9 +386,18 @@ class StreamSubscription(Worker):
         # An answer in the stream that is read here would go to a worker that answers again, without end.
         if stream == self._request.stream_name:
             return ()
-        request = PublisherRequest(stream, self._request.stream_name, self._request.subscription_id)
+        # An answer to an answer may go on without end, too, through two streams that are read here. So an answer from
+        # one worker of this node to another, or to itself, names no stream for answers.
+        answers = "" if self._stays_inside(routed) and self._owner.is_read(stream) else self._request.stream_name
+        request = PublisherRequest(stream, answers, self._request.subscription_id)
         # The publisher stores the rest of the route with the answer, for whoever reads that stream.
         return (self._owner.ensure_publisher(self._origin, request), *routed.return_route)
+    def _stays_inside(self, routed: RoutedMessage) -> bool:
+        """Whether a message and its answer go to the same address, or to two workers of this node."""
+        hops = {*routed.onward_route[:1], *routed.return_route[:1]}
+        found = [self._owner.node.find_judge(hop) for hop in hops - self._owner.own_workers]
+        return len(hops) == 1 or not any(each is None or isinstance(each, Connection | Forwarder) for each in found)
+
 
 
 def _find_demand(worker: Worker | None, message: Message) -> Demand | None:

@@ -21,6 +21,7 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import SavedIndexes, Stream
 from stream_client import connect as connect_client
+from stream_client.routed_messages import RoutedMessage, encode_routed
 from stream_node.forwarding import bidirectional, storing
 from stream_node.forwarding.bidirectional import PARTY_WORKERS_MAX, PublisherProxy, StreamSubscription
 from stream_node.forwarding.storing import STORED
@@ -299,6 +300,31 @@ async def test_a_subscription_waits_for_an_address_for_which_too_much_waits(
         await alice.register_own("alice", confirms=True)
         assert [payload for _, payload in await alice.take(10)] == [b"%d" % number for number in range(2, 12)]
         assert "not_forwarded" not in running.statistics().node.dropped
+
+
+@pytest.mark.parametrize("receivers", ["two workers", "one address"])
+async def test_a_circle_over_two_streams_ends(tmp_path: Path, receivers: str) -> None:
+    """Claim: receivers that answer everything get one message and one answer, whoever wrote the first message.
+    Method: two subscriptions; a message that names each stream for the answers in the other one."""
+    workers = tuple(f"tests.stream_node.hosting.sample_workers:Echo@{name}" for name in ("one", "other"))
+    async with forwarding_node(tmp_path, worker=workers) as running, connect_client(running.address) as client:
+        peer = await connect(running)
+        one_address = receivers == "one address"
+        if one_address:
+            await peer.register_own("alice", stores=False)
+        to, back = (ALICE, ALICE) if one_address else ((local("one"),), (local("other"),))
+        for stream in (b"one", b"other"):
+            await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(stream, b"app"), ()))
+        one, other = await client.create("one"), await client.create("other")
+        await one.push(encode_routed(RoutedMessage(to, back, b"x", "other")))
+        if one_address:
+            for _ in range(2):
+                message = await peer.receive()
+                if message.return_route:
+                    await peer.send(message.return_route, message.payload)
+        await wait_until_count(other, 1)
+        await trio.sleep(0.2)
+        assert ((await one.info()).count, (await other.info()).count) == (1, 1)
 
 
 async def wait_until_count(stream: Stream, count: int) -> None:
