@@ -97,9 +97,8 @@ class Bidirectional:
         """Begins a subscription. If the client has it already, it goes on by the connection of this request. way_back:
         the route to the client, whose first hop is its connection or channel. Raises ProtocolError."""
         key = origin.party, request
-        if key in self._all:
-            self._end(key)
-        elif len(self._mine(key)) >= PARTY_WORKERS_MAX:
+        self.end_subscription(origin, request)
+        if len(self._mine(key)) >= PARTY_WORKERS_MAX:
             raise ProtocolError(f"too many subscriptions; {PARTY_WORKERS_MAX} are the most for one client")
         self._add(
             key,
@@ -125,10 +124,10 @@ class Bidirectional:
         address = local("STB_PP_" + secrets.token_hex(8))
         self._add(key, origin, address, lambda: PublisherProxy(self, origin, request))
         return address
+
     def is_read(self, stream_name: str) -> bool:
         """Whether a subscription of this node sends the messages of a stream on."""
         return any(isinstance(each, SubscribeRequest) and each.stream_name == stream_name for _, each in self._all)
-
 
     def _mine(self, key: _Key) -> list[_Key]:
         return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
@@ -392,12 +391,12 @@ class StreamSubscription(Worker):
         request = PublisherRequest(stream, answers, self._request.subscription_id)
         # The publisher stores the rest of the route with the answer, for whoever reads that stream.
         return (self._owner.ensure_publisher(self._origin, request), *routed.return_route)
+
     def _stays_inside(self, routed: RoutedMessage) -> bool:
         """Whether a message and its answer go to the same address, or to two workers of this node."""
         hops = {*routed.onward_route[:1], *routed.return_route[:1]}
         found = [self._owner.node.find_judge(hop) for hop in hops - self._owner.own_workers]
         return len(hops) == 1 or not any(each is None or isinstance(each, Connection | Forwarder) for each in found)
-
 
 
 def _find_demand(worker: Worker | None, message: Message) -> Demand | None:
