@@ -1,5 +1,4 @@
-"""Runs the command `stream-node bench` once: opens connections, creates a stream, runs a load, and deletes the stream.
-It measures a given node, or one that it starts. It prints nothing but a message if the stream cannot be deleted."""
+"""Runs the command `stream-node bench` once: opens connections, creates a stream, runs a load, deletes the stream."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The measured times of a load. messages: the number of messages of all clients. times_us: the durations of all
-    single requests, or of a regular sample of them."""
+    """The measured times. messages: of all clients. times_us: the durations of all requests, or of a sample."""
 
     messages: int
     seconds: float
@@ -50,7 +48,6 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 def watch(push: Push, began_ns: int, times_us: list[float]) -> None:
-    """Adds the time until the push is confirmed."""
     push.when_done(lambda: times_us.append(_since_us(began_ns)))
 
 
@@ -76,8 +73,7 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pushes the messages from all clients at the same time. Each client waits for each confirm before its next
-    push."""
+    """Pushes the messages from all clients at once. Each waits for each confirm before its next push."""
     data = os.urandom(load.size_bytes)
     times_us: list[float] = []
 
@@ -110,8 +106,7 @@ async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Pushes messages from the first client. Each other client follows the stream from its beginning.
-    Every delivery is timed: from the call that pushes a message until a consumer in this process receives it."""
+    """Pushes messages from the first client; each other client follows the stream. Every delivery is timed."""
     target, *sources = streams
     padding = os.urandom(max(0, load.size_bytes - PUSHED_AT.size))
     times_us: list[float] = []
@@ -145,15 +140,13 @@ def percentile(ordered: Sequence[float], per_mille: int) -> float:
 
 
 def _shares(load: Load) -> Iterable[int]:
-    """Returns how many messages each client pushes. The numbers differ by at most one."""
     return [load.messages // load.clients + (number < load.messages % load.clients) for number in range(load.clients)]
 
 
 async def _all_at_once(
     action: Callable[[Stream, int], Awaitable[None]], streams: Sequence[Stream], counts: Iterable[int]
 ) -> float:
-    """Calls `action` with each stream and its number in `counts`, all at once. Returns the seconds until all have
-    ended."""
+    """Calls `action` with each stream and its number in `counts`, all at once. Returns the seconds until all end."""
     started_s = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for stream, count in zip(streams, counts, strict=True):
@@ -193,9 +186,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. messages: the number of messages of all clients together.
-    latency_us: for pushes, the times from the call to the confirm; for pulls, from the call to the page; for a fan-out,
-    from the push to the receipt by a consumer."""
+    """The result of a run. messages: of all clients together. latency_us: for pushes, from the call to the confirm; for
+    pulls, from the call to the page; for a fan-out, from the push to the receipt by a consumer."""
 
     work: Work
     messages: int
@@ -227,8 +219,7 @@ KINDS: Final[dict[Work, _Kind]] = {
 
 
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
-    """Measures a load on a new stream. Deletes the stream at the end, even if the load fails. Raises ClientError.
-    tell: prints a message if the stream could not be deleted."""
+    """Measures a load on a new stream, which is deleted at the end in any case. Raises ClientError."""
     kind = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"
     async with AsyncExitStack() as stack:
@@ -260,8 +251,8 @@ async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callab
 
 @contextmanager
 def own_node() -> Iterator[str]:
-    """Runs a node while the block runs, and yields its address. Raises NodeNotStarted, OSError.
-    Its data is in the working directory: the system's folder for temporary files is often in memory."""
+    """Runs a node, and yields its address. Its data is in the working directory: the system's folder for temporary
+    files is often in memory. Raises NodeNotStarted, OSError."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
         node = NodeProcess(Path(place) / "data", log_file=Path(place) / "node.log")
         try:

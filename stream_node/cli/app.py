@@ -1,5 +1,4 @@
-"""The command `stream-node`: registers all subcommands, and turns an error into a line on stderr and an exit code.
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the node cannot be reached."""
+"""The command `stream-node`: registers all subcommands, and turns an error into a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from stream_node.cli.values import CommandFailed
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, which is also the exit code that shells use."""
+"""The exit code after Ctrl-C, as shells use it."""
 
 CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
-"""A file that only the distribution stream-node-client has, with the error text for an installation of it alone."""
+"""Only the distribution stream-node-client has this file: the error text for an installation of it alone."""
 
 GC_OBJECTS = 200_000
-"""The number of new objects after which Python's garbage collector runs. Python 3.11 runs it after every 700.
-The imports of a command make more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
+"""How many new objects Python makes before each garbage collection, by default 700. The imports of a command make
+more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
 
 EXTRAS = {
     "export": {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"},
@@ -46,11 +45,8 @@ def _print_version(asked: bool) -> None:
 
 
 def build(first: str | None = None) -> typer.Typer:
-    """Returns the command with its subcommands. If `first` names a command or a group, it is the only subcommand. If
-    `first` is `--help`, the subcommands have no options: the page shows one line for each.
-
-    typer reads the signature of every command that it is given. For all commands, this takes longer than most of them.
-    """
+    """Returns the command with all its subcommands, or with the one that `first` names: typer reads the signature of
+    every command that it is given, which takes long. With `--help`, the subcommands have no options."""
     from stream_node.cli.commands import COMMANDS, GROUPS, load_command
     from stream_node.cli.groups import with_options
     from stream_node.cli.node.status import MonitoringCommand
@@ -83,8 +79,6 @@ def build(first: str | None = None) -> typer.Typer:
 
 
 def _without_options(command: Callable[..., object]) -> Callable[[], None]:
-    """Returns a command without options that has the help text of another one."""
-
     def shown() -> None:
         pass
 
@@ -118,8 +112,8 @@ def main() -> NoReturn:
 
 
 def run(command: Callable[..., object]) -> int:
-    """Runs a command with the arguments of this process and returns its exit code. An error that a user can cause is
-    a line on stderr, without a traceback, or with `--json` an object with `error` and `exit_code`."""
+    """Runs a command and returns its exit code. An error that a user can cause is a line on stderr, or with `--json` an
+    object with `error` and `exit_code`."""
     try:
         # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` it
         # raises these errors instead, and returns the exit code.
@@ -151,7 +145,7 @@ def run(command: Callable[..., object]) -> int:
 
 
 def _name_extra(error: ModuleNotFoundError) -> Exception:
-    """Returns an error that names the optional extra with the missing module; the same error if no extra has it."""
+    """Returns an error that names the optional extra with the missing module; the same error if none has it."""
     extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
     return (
         error
@@ -165,12 +159,12 @@ def _name_extra(error: ModuleNotFoundError) -> Exception:
 
 
 def _discard_output() -> None:
-    """Discards all further output: its reader is gone, and flushing the buffer would fail at the end of the process."""
+    """The reader is gone, and flushing the buffer would fail at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Returns the exit code for an error that a user can cause. Returns None for any other error, which is a bug."""
+    """Returns the exit code for an error that a user can cause; None for any other error, which is a bug."""
     cause = first_cause(error)
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(cause).__mro__}
     return next((code for code, kinds in CODES.items() if not names.isdisjoint(kinds)), None)
@@ -218,7 +212,6 @@ CODES: dict[int, frozenset[str]] = {
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Returns the first error inside an exception group. Returns any other error unchanged."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -26,9 +26,8 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
-"""How long a command waits for a service of the node that older nodes lack. A newer node answers within
-`stream_storage.thread_runner.READ_S_MAX` if its database is slow, and within
-`stream_node.fleet.cluster.router.GATHER_S_MAX` if its workers are slow."""
+"""How long a command waits for a service that older nodes lack. A newer node answers within
+`stream_storage.thread_runner.READ_S_MAX` or `stream_node.fleet.cluster.router.GATHER_S_MAX`, even if it is slow."""
 
 
 def with_client(
@@ -37,8 +36,8 @@ def with_client(
     *,
     waits: bool = False,
 ) -> None:
-    """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
-    waits: the command runs until it is stopped, and reports lost connections."""
+    """Runs an async function with a client of the chosen node. waits: the command runs until it is stopped, and
+    reports lost connections. Raises ContextError, InvalidAddress, ClientError."""
     from stream_client import NotSupported
 
     target = node.target()
@@ -65,12 +64,11 @@ async def open_client(
     is_given: bool = True,
     believes_note: bool = True,
 ) -> AsyncIterator[StreamClient]:
-    """Opens a client of the node `target`, and notes for later commands whether its service is a plain one, which has
-    none of our own protocols.
+    """Opens a client of the node `target`, and notes for later commands whether its service is a plain one, without
+    our own protocols.
 
-    on_link: as in `stream_client.connect`. is_given: whether the `RequestOptions` were given for this node; a second
-    node, such as the target of a copy, gets only --timeout. believes_note: whether a note of an earlier command counts.
-    """
+    is_given: whether the `RequestOptions` were given for this node; the target of a copy gets only --timeout.
+    believes_note: whether a note of an earlier command counts."""
     from stream_client import connect
     from stream_client.shell.base_shell import ANSWER_TIMEOUT_S
 
@@ -93,8 +91,7 @@ async def open_client(
 
 
 async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
-    """Returns the answer of a service that older nodes lack. Raises CommandFailed without an answer; ClientError.
-    what: what the service does, for the error message."""
+    """Asks a service that older nodes lack. Raises CommandFailed without an answer. what: for the error message."""
     import trio
 
     with trio.move_on_after(NEWER_WAIT_S):
@@ -103,8 +100,8 @@ async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A]
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Runs an async function. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, so that consumers can clean up.
-    Then it raises typer.Exit with 128 plus the number of the signal. A second signal ends the program at once."""
+    """Runs an async function. Ctrl-C, SIGTERM and SIGHUP cancel it, so that consumers can clean up; then it raises
+    typer.Exit with 128 plus the number of the signal. A second signal ends the program at once."""
     import trio
 
     from stream_client import Stopped, stop_on_signals
@@ -120,9 +117,8 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node at the target's address forwards to the further nodes of the route. Raises ClientError.
-    Commands with a block client call this first, because that client tries again and again without an error. If no
-    program listens at the address, the check also succeeds."""
+    """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError. For commands
+    with a block client, which tries again without an error. Success also if no program listens there."""
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     patience_s = GIVEN.get().contact_timeout_s
@@ -143,8 +139,8 @@ def _report_link(node: str, error: ClientError | None) -> None:
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns the partition to push to. Creates partition 0 if it is missing. Raises StreamNotFound if another one is
-    missing: a push adds no partitions, because keys would then belong to other partitions than before."""
+    """Returns the partition to push to. Only partition 0 is created: with more partitions, keys would belong to
+    other ones than before. Raises StreamNotFound."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition == 0:
@@ -160,13 +156,11 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition on a peer without `node/stream_list/1`. Such a peer tells the route of a partition only in
-    the answer to a request that creates it."""
+    """Returns a partition on a peer that does not list streams: the answer to a creation tells its route."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
 async def open_source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
-    """Returns the partitions to read: all, or only the given one. Raises StreamNotFound."""
     from stream_client import PartitionedStream, RequestRefused
 
     try:
@@ -179,7 +173,6 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
 
 
 async def open_target(client: StreamClient, name: str) -> PartitionedStream:
-    """Returns all partitions of a stream, to push to. Creates the stream, with one partition, if it is missing."""
     from stream_client import PartitionedStream, RequestRefused
 
     try:
@@ -190,7 +183,6 @@ async def open_target(client: StreamClient, name: str) -> PartitionedStream:
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
-    """Returns all partitions of a stream, or only the given one. Raises StreamNotFound."""
     from stream_client import StreamNotFound
 
     found: PartitionedStream = await client.get_stream(name)
@@ -224,7 +216,7 @@ FOLDER = "plain-services"
 
 
 def note_of(target: Target, service: str) -> Path:
-    """Returns the path of the note about a stream service of this node. The file exists if the service is plain."""
+    """Returns the path of the note about this stream service. The file exists if the service is plain."""
     import platformdirs
 
     from stream_node.cli.contexts import APPLICATION

@@ -9,9 +9,8 @@ from stream_node.cli.groups import Command, Prepare, with_block_options, with_op
 
 
 class CommandGroup(NamedTuple):
-    """Commands below one name, such as `stream create`. text: what they are for. commands: the path of the function of
-    each, see `load_command`. below: the name of the group that this one is in. prepare: turns a function into one that
-    typer accepts."""
+    """Commands below one name, such as `stream create`. commands: the path of each function (`load_command`).
+    below: the name of the group that this one is in."""
 
     name: str
     text: str
@@ -21,8 +20,8 @@ class CommandGroup(NamedTuple):
 
 
 def load_command(path: str) -> Command:
-    """Returns the function with this path below `stream_node.cli`. A process imports only the modules of the commands
-    that it shows or runs. The modules of all commands take more than 1 MB, and a twelfth of the start of a node."""
+    """Returns the function with this path below `stream_node.cli`. Only modules of shown or run commands are imported:
+    all of them take more than 1 MB, and a twelfth of the start of a node."""
     module, _, name = path.rpartition(".")
     command: Command = getattr(import_module(f"stream_node.cli.{module}"), name)
     return command

@@ -1,5 +1,4 @@
-"""Completes the names of streams, consumers and contexts in a shell (`stream-node --install-completion`).
-If the node cannot be asked, there are no completions. An error would appear in the middle of a command line."""
+"""Completes names in a shell. If the node cannot be asked, there are none: an error would stand in the line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Keeps contexts: names that a user gives to nodes, in one file of the user's configuration folder.
-A context has no secrets: it names the files of keys and does not hold them. A node that is given on the command line or
-in `STREAM_NODE_ADDRESS` is used instead of the current context."""
+"""Keeps contexts: names that a user gives to nodes, in one file of the user's configuration folder, without secrets."""
 
 from __future__ import annotations
 
@@ -33,15 +31,10 @@ class ContextError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A node, and how to reach it.
+    """A node, and how to reach it. For the fields that are options, see `stream_node.cli.request_options`.
 
-    address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
-    target. service, index_service: the names of the services on the target; without `index_service`, its name is made
-    from `service`. framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
-    tls: its paths are absolute. peer: the identifier of the target node, or several separated by commas, if a secure
-    channel to it is opened. identity: the file of the user's identity in the channel; None: the default file.
-    channel_listener: the name of the channel's listener on the target. token_file: the token for the node at `address`.
-    """
+    via: the `host:port` of each further node on the way; the last one is the target. index_service: without it, its
+    name is made from `service`. tls: its paths are absolute. peer: one or several identifiers, separated by commas."""
 
     address: str
     via: tuple[str, ...] = ()
@@ -56,7 +49,6 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def token(self) -> Token | None:
-        """The token of the user, read again for each connection."""
         return None if self.token_file is None else Token(file=self.token_file)
 
 
@@ -73,7 +65,7 @@ def contexts_file() -> Path:
 
 
 def load_contexts(file: Path) -> Contexts:
-    """Reads the contexts from the file. Returns no contexts if the file does not exist. Raises ContextError."""
+    """Reads the contexts; there are none if the file does not exist. Raises ContextError."""
     try:
         contexts = parse_json(file.read_bytes(), Contexts)
     except FileNotFoundError:
@@ -97,8 +89,7 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """Returns the contexts with one added or, with `replace`, replaced. Raises ContextError, InvalidAddress.
-    use: whether the added context becomes the current one. The first context always does."""
+    """Returns the contexts with one added or, with `replace`, replaced. Raises ContextError, InvalidAddress."""
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:
@@ -111,14 +102,12 @@ def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool 
 
 
 def use_context(contexts: Contexts, name: str | None) -> Contexts:
-    """Returns the contexts with the named one, or none, as the current context. Raises ContextError."""
     if name is not None:
         get_context(contexts, name)
     return Contexts(name, contexts.targets)
 
 
 def remove_context(contexts: Contexts, name: str) -> Contexts:
-    """Returns the contexts without the named one; if it was the current one, none is in use. Raises ContextError."""
     get_context(contexts, name)
     left = {each: target for each, target in contexts.targets.items() if each != name}
     return Contexts(None if contexts.current == name else contexts.current, left)
@@ -137,8 +126,7 @@ def get_context(contexts: Contexts, name: str) -> Target:
 
 def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
     """Returns the node of a command: the given node, the given context, the current context, or the default node.
-    node: from the flag or from `STREAM_NODE_ADDRESS`. via: the further nodes on the way; they replace those of the
-    context. Raises ContextError, also if both `node` and `context` are given."""
+    via: the further nodes on the way; they replace those of the context. Raises ContextError."""
     found = find_target(node, context, via, file=file)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
 
@@ -146,7 +134,7 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
 def find_target(
     node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
 ) -> Target | None:
-    """Returns the node that `resolve_target` finds. Returns None if that would be the default node."""
+    """Returns the node as `resolve_target` does; None if that would be the default node."""
     # A misspelt variable would have no effect.
     mistakes = unknown_variables(os.environ)
     if mistakes:

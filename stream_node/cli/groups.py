@@ -1,9 +1,6 @@
 """Turns functions into commands for typer: adds the shared options, and writes groups of options out.
 
-A group is a NamedTuple whose fields are options. A command has one parameter for the whole group; typer reads the
-options of a command from its signature, so `with_options` writes the options of the group in the place of the
-parameter.
-"""
+A group is a NamedTuple of options. A command has one parameter for it, in whose place `with_options` writes them."""
 
 from __future__ import annotations
 
@@ -30,9 +27,8 @@ JsonOption = Annotated[bool, typer.Option("--json"), "Print JSON, one object a l
 
 
 def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callable[..., None]:
-    """Returns the command in the form that typer needs: with the options in place of each group, then --json, which
-    `say` obeys. A command that has --node gets the shared options, too. An async command has --node as its last option,
-    and its first parameter `client` is a client of that node.
+    """Returns the command for typer: with the options in place of each group, then --json. A command with --node gets
+    the shared options, too. An async command gets --node as its last option, and a client of that node as `client`.
     left_out: the fields of RequestOptions that the command does not get."""
     own = dict(inspect.signature(command, locals={"StreamClient": object}, eval_str=True).parameters)
     is_async = inspect.iscoroutinefunction(command)
@@ -77,8 +73,7 @@ def _leaving_out(*fields: str) -> Prepare:
 
 with_block_options = _leaving_out("services")
 with_tls_options = _leaving_out("timeout", "channel", "services")
-"""`with_options` in two variants: for commands that speak only the protocols of blocks, and for commands that need only
-TLS and a token."""
+"""For commands that speak only the protocols of blocks, and for those that need only TLS and a token."""
 
 
 def is_group(annotation: object) -> bool:
@@ -97,8 +92,7 @@ def options_of(group: Any, left_out: Collection[str] = ()) -> Iterator[inspect.P
 
 
 def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
-    """Returns a group with the values of its options, which are removed from `given`. Options that are not given have
-    their defaults."""
+    """Returns a group with the values of its options, which are removed from `given`."""
     values: dict[str, Any] = {}
     for name, annotation in get_type_hints(group).items():
         if is_group(annotation):
@@ -109,9 +103,8 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Returns a parameter as typer reads it. The texts in a type are the metavar, if there are two, and the help; ENV
-    may stand before them. typer gives an unnamed switch two names, such as --share and --no-share. Here a switch gets
-    the first name only, unless its option names both."""
+    """Returns a parameter as typer reads it. The texts in a type are the metavar, if there are two, and the help. An
+    unnamed switch gets its first name only, without the --no- of typer."""
     if get_origin(annotation) is Annotated:
         kind, *settings = get_args(annotation)
         option = copy(next((each for each in settings if isinstance(each, ParameterInfo)), typer.Option()))

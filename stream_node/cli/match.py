@@ -12,8 +12,7 @@ LOOKED_MAX = 10_000
 
 
 class Match(NamedTuple):
-    """The texts that a message must have in its key, in a header and in its data. They are compared as bytes.
-    An empty text fits everything. An empty header name fits any header."""
+    """The bytes that a message must have in its key, a header and its data. An empty text fits everything."""
 
     key: bytes = b""
     header: str = ""

@@ -1,4 +1,4 @@
-"""The options that many commands share. Each is defined once, so that it has the same name and help text everywhere."""
+"""The options that many commands share, with the same name and help text everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def not_empty(text: str | None) -> str | None:
-    """Returns a name unchanged. Raises UsageError for an empty name, such as "$NAME" with an unset variable."""
+    """Refuses an empty name, such as "$NAME" with an unset variable."""
     if text == "":
         raise UsageError("a name is empty; write one, such as orders")
     return text
@@ -72,20 +72,17 @@ class NodeOptions(NamedTuple):
     via: ViaOption = None
 
     def target(self) -> Target:
-        """Returns the chosen node. Raises ContextError, InvalidAddress."""
         from stream_node.cli.contexts import resolve_target
 
         return resolve_target(self.node, self.context, self.via or ())
 
 
 class PartitionOptions(NamedTuple):
-    """The partitions that a command is about."""
-
     partition: PartitionOption = None
     all_partitions: AllOption = False
 
     def one(self) -> int | None:
-        """Returns the chosen partition; None for all of them. Raises UsageError if both options are given."""
+        """Returns the chosen partition; None for all of them. Raises UsageError for both options."""
         if self.all_partitions and self.partition is not None:
             raise UsageError("--partition and --all-partitions say different things; leave one out")
         return self.partition

@@ -24,12 +24,11 @@ AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
 
 
 def say(report: Mapping[str, Any], text: str | Iterable[str]) -> None:
-    """Prints the report as JSON with --json. Otherwise prints the text, which may have several lines."""
+    """Prints the report as JSON with --json, else the text, which may have several lines."""
     say_each([report], text)
 
 
 def say_each(reports: Iterable[Mapping[str, Any]], text: str | Iterable[str]) -> None:
-    """Prints the reports as JSON with --json, one a line. Otherwise prints the text."""
     if not AS_JSON.get():
         say_text(text)
         return
@@ -48,15 +47,13 @@ def wants_json() -> bool:
 
 
 def tell(text: str) -> None:
-    """Prints a warning or a note on stderr, after the log lines so far: a line, or with `--json` an object with
-    `warning`."""
+    """Prints a warning on stderr, after the log lines so far: a line, or with `--json` an object with `warning`."""
     write_waiting_lines()
     typer.echo(json.dumps({"warning": text}) if wants_json() else f"stream-node: {printable(text)}", err=True)
 
 
 def tell_error(text: str, exit_code: int) -> None:
-    """Prints the error that ends a command on stderr: a line, or with `--json` an object with `error` and
-    `exit_code`."""
+    """Prints the error that ends a command, as `tell` does; in JSON with `error` and `exit_code`."""
     if not wants_json():
         tell(text)
         return
@@ -69,8 +66,7 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str) -> None:
-    """Asks before something is destroyed. Raises CommandFailed if the answer is not exactly `yes`.
-    The question is on stderr, so that programs do not read it as output."""
+    """Asks on stderr before something is destroyed. Raises CommandFailed if the answer is not exactly `yes`."""
     if not sys.stdin.isatty():
         raise CommandFailed(f"nothing was changed, since there is no terminal to ask at; say --yes. {question}")
     typer.echo(f"{printable(question)} This cannot be undone. Type yes: ", err=True, nl=False)
@@ -109,9 +105,8 @@ def age_text(time_us: int | None, now_us: int | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yields the lines of a table, which fits into a terminal if possible. right: the columns aligned to the right.
-    Each column is as wide as its widest cell. In a table that is too wide, a column of text gets less room as long as
-    three of four rows fit: a few long names make only their own rows longer."""
+    """Yields the lines of a table, each column as wide as its widest cell. In a table wider than a terminal, a column
+    of text gets less room as long as three of four rows fit. right: the columns aligned to the right."""
     shown = [[printable(cell) for cell in row] for row in rows]
     found = [sorted(map(_width, column)) for column in zip(*shown, strict=True)]
     widths = [column[-1] for column in found]

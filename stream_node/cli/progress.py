@@ -23,8 +23,8 @@ COLUMNS_DEFAULT = 80
 
 
 class ProgressLine:
-    """Draws the progress of a command as one line at the terminal, and removes the line at the end of the `with` block.
-    enabled: whether stderr is a terminal, the command is in the foreground, and nobody types its input."""
+    """Draws the progress of a command as one line at the terminal, and removes it at the end of the `with` block.
+    enabled: stderr is a terminal, the command is in the foreground, and nobody types its input."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
         self.enabled = sys.stderr.isatty() and not input_is_typed and _has_the_terminal()
@@ -52,9 +52,8 @@ class ProgressLine:
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
-    """Returns the text of the progress line, which has at most `columns` - 1 characters.
-    It has the name of the step; with a known total, the share that is done, the remaining time and, if there is room, a
-    bar; and facts while they fit."""
+    """Returns at most `columns` - 1 characters: the name of the step; with a known total, the share that is done, the
+    remaining time and, if there is room, a bar; and facts while they fit."""
     words = [what]
     share = min(1.0, done / total) if total else None
     if share is not None:

@@ -1,6 +1,5 @@
-"""The options that all commands with --node share: timeout, TLS, token, secure channel, services and framing.
-`stream_node.cli.groups.with_options` adds them to a command, so no command has them in its signature. `GIVEN.get()`
-returns their values while the command runs."""
+"""The options that all commands with --node share. `stream_node.cli.groups.with_options` adds them to a command, and
+`GIVEN.get()` returns their values while the command runs."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from stream_node.cli.contexts import Target
 
 CONTACT_TIMEOUT_S = 5.0
-"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds. A
-node whose database is silent reports this after `stream_node.care.write_trials.TRIAL_S_MAX`."""
+"""The longest wait for the first answer of a node. One whose database is silent answers within
+`stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 SYSTEM = "system"
 """The value of --tls-ca that stands for the authorities that the system trusts."""
@@ -46,8 +45,8 @@ class TlsOptions(NamedTuple):
     ] = None
 
     def make(self) -> Tls | None:
-        """Returns the TLS settings of the options, with absolute paths; None if no option is given. Raises UsageError
-        if a key or a server name is given alone."""
+        """Returns the TLS settings, with absolute paths; None if no option is given. Raises UsageError for options that
+        need others."""
         if self.tls_ca is None and self.tls_cert is None:
             if self.tls_key is not None or self.tls_server_name is not None:
                 raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
@@ -63,9 +62,6 @@ NO_TLS = TlsOptions()
 
 
 class ChannelOptions(NamedTuple):
-    """The secure channel to a node. peer: the identifier of the node, or several separated by commas. identity: the
-    file of the user's own identity. channel_listener: the name of the listener on the node."""
-
     peer: Annotated[
         str | None,
         ENV,
@@ -86,8 +82,8 @@ class ChannelOptions(NamedTuple):
     ] = None
 
     def make(self, target: Target) -> SecureChannel | None:
-        """Returns the secure channel to a node, or None if neither an option nor the target names a peer.
-        Raises UsageError if another option is given without a peer: a channel to an unknown peer is no protection."""
+        """Returns the secure channel to a node; None if neither an option nor the target names a peer. Raises
+        UsageError for another option without a peer: a channel to an unknown peer is no protection."""
         chosen = self.peer or target.peer
         if chosen is None:
             if self.identity is not None or self.channel_listener is not None:
@@ -145,9 +141,8 @@ def kept_token_file(context: str) -> Path:
 
 
 def keep_token(context: str, file: str | None) -> str | None:
-    """Returns the path of the file with the token of a new context: that of --token-file, if it is given.
-    Else writes the token of STREAM_NODE_TOKEN to a new private file. Returns None if there is neither. Raises
-    UsageError, ContextError."""
+    """Returns the path of the file with the token of a new context: that of --token-file, or a new private file with
+    the token of STREAM_NODE_TOKEN. Returns None without both. Raises UsageError, ContextError."""
     from ockam.files.durable_files import make_folder, write_durably
     from ockam.identity.token import Token, TokenError
     from stream_node.cli.contexts import ContextError
@@ -234,9 +229,8 @@ class Reaching(TypedDict):
 
 
 def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
-    """Returns the route, the TLS, the token and the secure channel to this node, as the `connect` functions of our
-    clients take them: of the options, otherwise of its context.
-    given: the options; None: those of the running command. Raises UsageError."""
+    """Returns the way to this node as the `connect` functions take it: of the options, otherwise of its context. given:
+    by default the options of the running command. Raises UsageError."""
     from ockam.actors.address import tcp
 
     given = given or GIVEN.get()
@@ -249,7 +243,6 @@ def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
 
 
 def services_of(target: Target, given: RequestOptions) -> dict[str, Any]:
-    """Returns the names of the services on this node and its framing, as `stream_client.connect` takes them."""
     services = given.services
     return {
         "service": services.service or target.service,
@@ -260,6 +253,6 @@ def services_of(target: Target, given: RequestOptions) -> dict[str, Any]:
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:
-    """Returns the TLS and the token that `reaching` returns, for commands that open no secure channel."""
+    """Returns what `reaching` returns, for commands that open no secure channel."""
     given = GIVEN.get()
     return given.tls or target.tls, given.token or target.token

@@ -25,8 +25,7 @@ class UsageError(Exception):
 
 
 class CommandFailed(Exception):
-    """A command failed. The text says why. Commands raise this error in place of the errors of packages that are
-    imported only when needed."""
+    """A command failed, and the text says why. Stands for errors of packages that are imported only when needed."""
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
@@ -40,8 +39,8 @@ def parse_start(text: str, now: datetime) -> StartLike:
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
-    """Parses an index, a time with its time zone, or an age such as 2h before `now`. Raises UsageError.
-    others: the words that the caller also accepts, such as "first, last, ", for the error message."""
+    """Parses an index, a time with its time zone, or an age before `now`. Raises UsageError.
+    others: the words that the caller also accepts, for the error message."""
     if text.isascii() and text.isdigit():
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")

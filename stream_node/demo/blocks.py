@@ -36,8 +36,7 @@ REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" 
 
 
 class DemoBlocks(msgspec.Struct, frozen=True):
-    """The result of this part of the demo. real: the number of blocks from files. broken: a text for each broken
-    promise."""
+    """The result of this part. real: the number of blocks from files. broken: a text for each broken promise."""
 
     published: int
     received: int
@@ -48,12 +47,11 @@ class DemoBlocks(msgspec.Struct, frozen=True):
 
 
 class Died(Exception):
-    """Raised to end the first publisher in the middle of a block."""
+    pass
 
 
 def run_blocks(directory: Path) -> DemoBlocks:
-    """Runs this part of the demo in the given folder. Raises DemoFailed if the subscriber does not get all blocks in
-    time."""
+    """Runs this part of the demo in the folder. Raises DemoFailed if the subscriber is not served in time."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
     real = [tuple(read_items(file)) for _, file in find_files(REAL_BLOCKS).blocks] if REAL_BLOCKS.is_dir() else []
@@ -71,8 +69,7 @@ def run_blocks(directory: Path) -> DemoBlocks:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """Checks that each published block was received once, in order, with its items. Returns the broken promises.
-    published: the items of each block, from block 0 on. received: the number and the items of each received block."""
+    """Returns the broken promises, unless each block was received once, in order, with its items."""
     broken = []
     numbers = [number for number, _ in received]
     if numbers != list(range(len(published))):

@@ -23,14 +23,12 @@ RECORDS = msgspec.json.Decoder(tuple[int, int, bytes])
 
 
 def read_records(file: Path) -> list[tuple[int, int, bytes]]:
-    """Returns the partition, index and data of each complete record. A last record that a kill has cut short is left
-    out."""
+    """Returns the partition, index and data of each record. An incomplete last one is left out."""
     content = file.read_bytes() if file.exists() else b""
     return RECORDS.decode_lines(content[: content.rfind(b"\n") + 1])
 
 
 def cut_to_whole_records(file: Path) -> None:
-    """Removes an incomplete record from the end of the file, so that a restarted consumer can append records."""
     if file.exists():
         with file.open("r+b") as content:
             content.truncate(content.read().rfind(b"\n") + 1)
@@ -47,7 +45,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Writes and flushes each message before its position is saved, so that a kill loses no message."""
+    """Flushes each message before its position is saved, so that a kill loses no message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(msgspec.json.encode((stream.partition, message.index, message.data)) + b"\n")
@@ -55,9 +53,8 @@ async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -
 
 
 class ConsumerProcesses:
-    """The consumer processes of the demo; a `with` statement starts and kills them. Each has a file for its messages.
-    door: the node to which the consumers connect. store: the node that has the stream, reached through `door`.
-    partitions: the partitions of each consumer, by its name."""
+    """The consumer processes of the demo, each with a file for its messages.
+    door: the node to which they connect. store: the node that has the stream. partitions: of each consumer."""
 
     def __init__(
         self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]
@@ -90,12 +87,10 @@ class ConsumerProcesses:
         process.wait()
 
     def records(self, name: str) -> list[tuple[int, int, bytes]]:
-        """Returns the partition, index and data of every message that this consumer has read, before and after its
-        kill."""
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
-        """Waits until each consumer that already has a file has written more to its file."""
+        """Waits until each consumer that has a file has written more to it."""
         sizes = {name: self._file(name).stat().st_size for name in self._partitions if self._file(name).exists()}
         while True:
             if all(self._file(name).stat().st_size > size for name, size in sizes.items()):
@@ -103,8 +98,7 @@ class ConsumerProcesses:
             await trio.sleep(0.01)
 
     async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
-        """Waits until all partitions are read up to their last index. Raises RuntimeError if a consumer process has
-        ended."""
+        """Waits until all partitions are read. Raises RuntimeError if a consumer process has ended."""
         for name, partitions in self._partitions.items():
             wanted = {(partition, last_indexes[partition]) for partition in partitions if partition in last_indexes}
             while not wanted <= {(partition, index) for partition, index, _ in self.records(name)}:

@@ -33,8 +33,8 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 
 
 class GuardedProof(msgspec.Struct, frozen=True):
-    """The result of this part of the demo. broken: a text for each broken promise.
-    refused: the refused attempts, each with the reason. audited: the number of their lines in the audit log."""
+    """The result of this part. refused: the refused attempts, with reasons. audited: their lines in the audit log.
+    broken: a text for each broken promise."""
 
     messages: int
     size_bytes: int
@@ -46,8 +46,7 @@ class GuardedProof(msgspec.Struct, frozen=True):
 
 
 def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
-    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it does
-    not end in time."""
+    """Runs this part in the folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it takes too long."""
     lines = lines[:MESSAGES_MAX]
     started_s = time.monotonic()
     keys, rules, data_dir = directory / "keys", directory / "access.toml", directory / "guarded"
@@ -89,7 +88,7 @@ def _tls(ca: Path, certificate: Path) -> Tls:
 async def _push_read_and_intrude(
     address: str, clients: dict[str, Tls], nobody: Tls, lines: Sequence[bytes]
 ) -> tuple[list[bytes], list[str], list[str]]:
-    """Returns the messages that the reader got, the reason of each refusal, and the broken promises."""
+    """Returns the messages of the reader, the reason of each refusal, and the broken promises."""
     read: list[bytes] = []
     refused: list[str] = []
     broken: list[str] = []

@@ -18,9 +18,8 @@ Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 
 
 class DemoProof(msgspec.Struct, frozen=True):
-    """The result of the comparison. broken: one text for each broken promise.
-    stored_again: messages whose confirm was lost, so that they were pushed again. consumed_again: messages that a
-    consumer read twice because it was killed."""
+    """The result of the comparison. broken: one text for each broken promise. stored_again: pushed again after a lost
+    confirm. consumed_again: read twice by a consumer that was killed."""
 
     confirmed: int
     stored: int
@@ -36,9 +35,8 @@ def prove(
     consumed: Iterable[tuple[int, int, bytes]],
     under_way: int,
 ) -> DemoProof:
-    """Compares the confirmed, stored and consumed messages of each partition.
-    stored: the data by partition and index. consumed: partition, index and data, in the order of reading. under_way:
-    the number of unconfirmed pushes when the node was killed; only these may be stored twice."""
+    """Compares the messages of each partition. stored: the data by partition and index. consumed: in the order of
+    reading. under_way: the number of unconfirmed pushes at the kill; only these may be stored twice."""
     broken: list[str] = []
     for partition, pushes in confirmed.items():
         broken += _check_confirmed(partition, pushes, stored[partition])
@@ -65,9 +63,8 @@ def prove(
 
 
 def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, bytes]) -> list[str]:
-    """Checks one partition, and returns one text for each broken promise.
-    Each confirmed push must be stored at its index with its data, and the indexes must rise in the order of the pushes.
-    No other data may be stored, and the stored indexes must have no gaps."""
+    """Returns a text for each broken promise of one partition: each confirmed push is stored at its index, the
+    indexes rise without gaps, and nothing else is stored."""
     broken = []
     for index, data in pushes:
         if stored.get(index) != data:

@@ -46,8 +46,7 @@ PARTITIONS_OF = {"reader-1": (0, 1), "reader-2": (2, 3)}
 KILL_CONSUMER_AT, KILL_STORE_AT = 0.25, 0.5
 """The fractions of the input that are confirmed when the consumer and the store are killed."""
 HELD_BACK = 0.25
-"""The fraction of each partition's messages that is pushed last, just before the store is killed.
-So some pushes are still unconfirmed at the kill, however fast pushes are."""
+"""The fraction of each partition's messages that is pushed last, so that some pushes are unconfirmed at the kill."""
 READ_TIMEOUT_S = 60.0
 
 
@@ -59,16 +58,16 @@ class DemoStep(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The interruption of the consumers by the kill of the store. restart_s: the time until the store was running
-    again. read_again_s: the time from then until both consumers had read new messages."""
+    """The interruption by the kill. restart_s: until the store was running. read_again_s: from then on, until both
+    consumers had read new messages."""
 
     restart_s: float
     read_again_s: float
 
 
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
-    """Runs the demo in a temporary directory and prints the report. Raises DemoFailed if a promise was broken.
-    input_dir: the folder of the text files to push; None means text that every machine has."""
+    """Runs the demo and prints the report. input_dir: the folder of the text files to push; None: text that every
+    machine has. Raises DemoFailed if a promise was broken."""
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
     size_bytes = sum(len(line.data) for line in lines)
@@ -90,8 +89,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run of the demo, and its results, each of which is there after its part. exported: the result of the export,
-    or a text with the reason why there is none."""
+    """One run of the demo, and its results. exported: of the export, or the reason why there is none."""
 
     pause: Pause
     proof: DemoProof
@@ -159,8 +157,7 @@ class Demo:
             await self._prove(stream, consumers)
 
     async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
-        """Pushes all lines with one publisher for each partition, while `_break_things` kills a consumer and the
-        store."""
+        """Pushes all lines, one publisher for each partition, while `_break_things` kills processes."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
@@ -206,8 +203,7 @@ class Demo:
         await self._wait_confirmed(1.0)
 
     async def _wait_confirmed(self, part: float) -> None:
-        """Waits until a fraction of the input is confirmed. Shows the progress.
-        While the last lines are held back (see HELD_BACK), the wait also ends when all other lines are confirmed."""
+        """Waits until a fraction of the input is confirmed: of the lines that are not held back (HELD_BACK)."""
         wanted = part * len(self._lines)
         while True:
             confirmed = sum(map(len, self._pushes)) - self._unconfirmed()
@@ -218,8 +214,7 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Lets the remaining lines be pushed. Returns how many are unconfirmed when some pushes are under way.
-        Raises DemoFailed if all lines are pushed and confirmed before any is seen under way."""
+        """Lets the remaining lines be pushed. Returns how many are unconfirmed, once some are under way."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):
             if sum(map(len, self._pushes)) == len(self._lines):
@@ -266,7 +261,6 @@ class Demo:
 
 
 def _held_back(messages: int) -> int:
-    """Returns how many messages of a partition are held back (see HELD_BACK): at least one, unless there is none."""
     return math.ceil(messages * HELD_BACK)
 
 
@@ -318,16 +312,14 @@ LINE_BYTES_MAX = 16 * 1024
 
 
 class Line(NamedTuple):
-    """A line of a text file. key: the path of the file, so that all its lines go to one partition and keep their
-    order."""
+    """A line of a text file. key: the path of the file: its lines go to one partition and keep their order."""
 
     key: bytes
     data: bytes
 
 
 def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
-    """Returns the lines of several MB of real text, including empty lines. Raises OSError if there is no text.
-    input_dir: None means text that every machine has. total_bytes: the size at which the reading of files ends."""
+    """Returns the lines of several MB of real text. Raises OSError if there is no text."""
     lines: list[Line] = []
     left = total_bytes
     for file in _files(input_dir):
@@ -376,8 +368,7 @@ class DemoExport(msgspec.Struct, frozen=True):
 
 
 def export(folder: Path, node: str, stream: str) -> DemoExport | str:
-    """Exports the stream into the folder. Returns a text with the reason if Spark is not installed. Raises
-    DemoFailed."""
+    """Exports the stream into the folder. Returns the reason if Spark is not installed. Raises DemoFailed."""
     if importlib.util.find_spec("pyspark") is None:
         return "the extra `spark` is not installed (sh tools/spark.sh)"
     try:

@@ -1,7 +1,4 @@
-"""DoorListener: accepts the connections of one door, makes their TLS handshakes, and ends them when the node stops.
-
-It does not read their bytes: for each, the door makes a `DoorConnection`, which serves it.
-"""
+"""DoorListener: accepts the connections of one door, makes their TLS handshakes, and ends them when the node stops."""
 
 from __future__ import annotations
 
@@ -27,18 +24,16 @@ from stream_node.node.parts import NodeParts
 
 
 class DoorConnection(Protocol):
-    """A connection after its handshake."""
+    """A connection after its handshake; it reads its bytes itself."""
 
-    async def run(self) -> None:
-        """Serves until either side ends the connection."""
-        ...
+    async def run(self) -> None: ...
 
     def drain(self) -> None:
         """Ends the connection after its open requests or calls, because the node stops."""
         ...
 
     def close(self, reason: str) -> None:
-        """Ends the connection at once. reason: a short, fixed word for counters."""
+        """reason: a short, fixed word for counters."""
         ...
 
 
@@ -51,9 +46,7 @@ logger = structlog.get_logger(__name__)
 class DoorGuest(Generic[C, At]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
-    address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: data of the
-    door about the listening address: for gRPC, its routes. usage: counts the connection for its peer, or is None.
-    """
+    server_host: the node's IP address that was called. at: the door's data about that address: for gRPC, its routes."""
 
     def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
         """Raises OSError if the peer has gone already."""
@@ -83,9 +76,8 @@ class DoorGuest(Generic[C, At]):
 class DoorListener(Generic[C, At]):
     """All connections of one door. addresses: the `host:port` texts at which it listens.
 
-    Invariant: at most `_connections_max` connections are open, beside a few for the health of the node, and one party
-    has at most a quarter of them (`Places`).
-    `_open` has those whose handshake is complete."""
+    `_open`: those after the handshake. Invariant: beside a few for the health, at most `_connections_max` are open, and
+    a quarter of them for one party (`Places`)."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery, door: Literal["http", "grpc"], *protocols: str) -> None:
         """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: for ALPN."""
@@ -120,8 +112,8 @@ class DoorListener(Generic[C, At]):
     # From the beginning of a connection to its end.
 
     async def listen(self) -> list[str]:
-        """Starts to accept connections at the addresses of the setting of the door. Returns the `host:port` of each
-        socket, with what else its entry has. Raises OSError if a socket cannot be opened; then none stays open."""
+        """Starts to accept connections at the addresses of the setting, and returns the `host:port` of each socket with
+        what else its entry has. Raises OSError if a socket cannot be opened; then none stays open."""
         opened: list[tuple[trio.SocketListener, At]] = []
         try:
             for address in self.parts.config.grpc if self._is_grpc else self.parts.config.http:
@@ -162,8 +154,7 @@ class DoorListener(Generic[C, At]):
             self._nursery.start_soon(self._run, guest, admission)
 
     def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
-        """Gives a place to a connection, and closes another one for it if need be (`Places`). Returns None if there is
-        no place."""
+        """Gives a place to a connection, for which another may have to close. Returns None if there is no place."""
         party = party_key(guest.identity, guest.address)
         admission, gone = self._places.enter(guest, party, self._connections_max)
         if gone is not None:
@@ -202,7 +193,7 @@ class DoorListener(Generic[C, At]):
             guest.stream.socket.close()
 
     async def _open_connection(self, guest: DoorGuest[C, At], admission: Admission) -> C | None:
-        """Makes the handshake. Returns the connection of the guest; None if the guest must be closed."""
+        """Makes the handshake and the connection. Returns None if the guest must be closed."""
         tls: TlsLayer | None = None
         if self._tls is not None:
             tls = await self._handshake(guest)

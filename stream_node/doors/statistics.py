@@ -6,10 +6,8 @@ import msgspec
 
 
 class HttpStatistics(msgspec.Struct, frozen=True):
-    """The statistics of HTTP. All fields except `open`, `clients` and `body_bytes` are counted since the start.
-    closed: the connections that the node has closed or refused, by reason. requests: the answered requests, by status.
-    clients: the identities, each with its host, that have a client inside the node. body_bytes: the bytes of bodies
-    that requests hold."""
+    """The counts since the start; `open`, `clients` and `body_bytes` are those of now. closed: by reason.
+    requests: the answered ones, by status. clients: identities, each with its host, with a client inside the node."""
 
     open: int
     accepted: int
@@ -20,12 +18,9 @@ class HttpStatistics(msgspec.Struct, frozen=True):
 
 
 class GrpcDoorStatistics(msgspec.Struct, frozen=True):
-    """The statistics of gRPC. `open`, `open_calls` and `unfinished_bytes` are those of now; the others are counted
-    since the start.
+    """The counts since the start; `open`, `open_calls` and `unfinished_bytes` are those of now.
 
-    closed: the connections that have ended or were refused, by reason. calls: ended calls, by their status.
-    unfinished_bytes: the received bytes of large messages that are not complete yet.
-    """
+    closed: by reason. calls: ended calls, by status. unfinished_bytes: what has come of large messages that go on."""
 
     open: int
     accepted: int

@@ -24,8 +24,6 @@ QUIT, SORT = b"qQ\x04", b"sS"
 
 
 class LiveTop:
-    """The live view of one node. node: its address, which is drawn. interval_s: the time between two readings."""
-
     def __init__(self, reader: NodeReader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
         self._reader = reader
         self._node = node
@@ -37,8 +35,8 @@ class LiveTop:
         self._problem: str | None = None
 
     async def run(self) -> None:
-        """Draws until a key ends the view, or this task is cancelled. Raises a ClientError if the first reading fails.
-        A node that is lost later is drawn as it was, with the reason, until it is back."""
+        """Draws until a key ends the view. A node that is lost later is drawn as it was, with the reason, until it is
+        back. Raises a ClientError if the first reading fails."""
         self._now = await self._reader.read()
         with _keys_at_once() as has_keys, Live(console=self._console, screen=True, auto_refresh=False) as live:
             async with trio.open_nursery() as nursery:
@@ -81,7 +79,6 @@ class LiveTop:
 
 
 def _with_keys(drawn: RenderableType, console: Console, height: int) -> Text:
-    """Returns the lines of a drawing, with the line of keys below it on the last line of the terminal."""
     with console.capture() as capture:
         console.print(drawn)
     lines = list(Text.from_ansi(capture.get()).split("\n"))
@@ -94,8 +91,7 @@ def _with_keys(drawn: RenderableType, console: Console, height: int) -> Text:
 
 @contextmanager
 def _keys_at_once() -> Iterator[bool]:
-    """Makes the terminal hand on each key at once, and show none, while the block runs. Yields whether there is a
-    terminal."""
+    """Makes the terminal hand on each key at once, and show none. Yields whether there is a terminal."""
     if not sys.stdin.isatty():
         yield False
         return

@@ -16,9 +16,8 @@ SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "nam
 
 
 class StreamRate(msgspec.Struct, frozen=True):
-    """One stream, with all of its partitions.
-    messages_per_s: None if there is one reading only, or the stream is new. lag: the largest lag of a consumer; None
-    without consumers. newest_us: the time of its newest message, in microseconds since 1970; None without messages."""
+    """One stream with its partitions. messages_per_s: None after one reading, or for a new stream. lag: the largest lag
+    of a consumer; None without any. newest_us: the time of its newest message; None without any."""
 
     stream: str
     partitions: int
@@ -30,10 +29,8 @@ class StreamRate(msgspec.Struct, frozen=True):
 
 
 class ConsumerRate(msgspec.Struct, frozen=True):
-    """One consumer of one stream.
-    partitions: those in which it has a position. members: those that hold leases of its partitions. lag: the stored
-    messages that it has not read. messages_per_s: the rise of its positions; None after one reading, or if the consumer
-    is new. is_beyond_end: whether one of its positions is beyond the end, such as after the stream was made again."""
+    """One consumer of one stream. partitions: those with a position. members: those that hold leases. messages_per_s:
+    the rise of its positions; None as above. is_beyond_end: whether a position is beyond the end."""
 
     client: str
     stream: str
@@ -46,9 +43,8 @@ class ConsumerRate(msgspec.Struct, frozen=True):
 
 
 class NodeRates(msgspec.Struct, frozen=True):
-    """How busy a node is. Rates are None if there is one reading only.
-    commit_ms: the average duration of the commits between the readings; None without commits. Each confirm waits for
-    a commit."""
+    """How busy a node is. Rates are None after one reading only.
+    commit_ms: the average duration of a commit, for which each confirm waits; None without commits."""
 
     seconds: float | None = None
     messages_per_s: float | None = None
@@ -58,8 +54,8 @@ class NodeRates(msgspec.Struct, frozen=True):
 
 
 class TopView(msgspec.Struct, frozen=True):
-    """Everything that one drawing shows, with rows in the wanted order.
-    For the fields before `rates`, see `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
+    """Everything that one drawing shows, with rows in the wanted order. The fields before `rates` are those of
+    `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
 
     now_us: int | None
     version: str | None
@@ -126,12 +122,10 @@ CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
     "lag": lambda row: row.lag,
     "name": lambda row: 0,
 }
-"""The values by which rows are sorted, the largest first, for each sort key. Equal rows are sorted by name. Consumers
-have no size, so the largest lag is first for the other keys."""
+"""The values by which rows are sorted, the largest first, for each sort key; then by name, or by lag."""
 
 
 def _restarted(before: Reading, now: Reading) -> bool:
-    """Whether the node was started again between two readings, so that its counters began again."""
     return before.status is not None and now.status is not None and before.status.started_us != now.status.started_us
 
 

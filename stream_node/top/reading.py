@@ -1,5 +1,4 @@
-"""Asks a node for everything that the live view shows, by the node's own protocols.
-The node may refuse a part by its rules, or may not know it. Then the view has no such part, and shows the reason."""
+"""Asks a node for everything that the live view shows. What the node refuses or does not know becomes a note."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ T = TypeVar("T")
 PARTITIONS_MAX = 10_000
 """The largest number of partitions, and of positions, in a reading of the live view: more would keep the node busy."""
 STATUS_WAIT_S = 4.0
-"""How long the reader waits for the status of a node. A node without this service does not answer; one whose database
-is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
+"""How long the reader waits for a status. A node without this service does not answer; one whose database is
+silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
 class BlockStatus(msgspec.Struct, frozen=True):
-    """The blocks of a block node. first, last: the lowest and highest readable block. missing: how many blocks
-    between them are missing. next_expected: the block that a publisher should send next; None: none, or unknown."""
+    """The blocks of a block node. first, last: the lowest and highest readable one. missing: those between them.
+    next_expected: the block that a publisher should send next; None: none, or unknown."""
 
     chain: str
     first: int | None
@@ -49,8 +48,7 @@ class BlockStatus(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The answers of a node at one time. at_s: on this machine's steady clock. notes: why a part is missing, in
-    words."""
+    """The answers of a node at one time. at_s: on this machine's steady clock. notes: why a part is missing."""
 
     at_s: float
     status: NodeStatus | None
@@ -61,9 +59,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class NodeReader:
-    """Reads a node again and again.
-    prefix: only streams whose names begin with this text, and their consumers. rows_max: the largest number of
-    partitions, and of positions, that are read; None reads all."""
+    """Reads a node again and again. prefix: only streams whose names begin with this text, and their consumers.
+    rows_max: the largest number of partitions, and of positions, that are read; None reads all."""
 
     def __init__(self, client: StreamClient, prefix: str = "", rows_max: int | None = PARTITIONS_MAX) -> None:
         self._client = client
@@ -106,7 +103,7 @@ class NodeReader:
         return streams, positions
 
     async def _maybe(self, what: str, ask: Callable[[], Awaitable[T]], notes: list[str]) -> T | None:
-        """Asks for one part. Returns None, with a note, if the node refuses it, or cannot read it."""
+        """Asks for one part. Returns None, with a note, if the node refuses or cannot read it."""
         try:
             return await ask()
         except (NodeFailed, RequestRefused, UnexpectedAnswer) as error:
@@ -157,8 +154,8 @@ class SilentConsumer(NamedTuple):
 
 
 async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer | None:
-    """Returns the consumer that is behind and has made no progress for the longest time; None if none is behind.
-    The time counts from the last saved position or the first unread message, whichever is later."""
+    """Returns the consumer that is behind and without progress for the longest time, counted from its last save or
+    its first unread message, whichever is later; None if none is behind."""
     infos = {(each.stream_name, each.partition): each for each in reading.streams}
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
     found: SilentConsumer | None = None
@@ -177,7 +174,6 @@ async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer 
 
 
 async def _first_unread_us(client: StreamClient, position: SavedPosition) -> int:
-    """Returns when the first unread message was stored, in microseconds since 1970; 0 if it cannot be read."""
     try:
         stream = (await client.get_stream(position.stream_name)).get_partition(position.partition)
         page = await stream.pull_page(FromIndex(position.index), 1)

@@ -1,6 +1,5 @@
-"""Draws a view of a node with Rich: some lines about the node, a table of streams and a table of consumers.
-A narrow terminal gets fewer columns, and a low one fewer rows. Names come from peers, so they are made printable and
-are never read as markup."""
+"""Draws a view of a node with Rich. A narrow terminal gets fewer columns, and a low one fewer rows. Names come from
+peers, so they are made printable and are never read as markup."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ ROWS_MIN = 3
 
 
 class Column(NamedTuple):
-    """A column of a table. width: the width that its cells need; 0: the column has names, and gets the rest of the
-    width."""
+    """A column of a table. width: that of its cells; 0: the column has names, and gets the rest of the width."""
 
     title: str
     width: int
@@ -54,8 +52,7 @@ CONSUMER_COLUMNS: Sequence[Column] = (
 def draw(
     view: TopView, node: str, sort: str, width: int, height: int | None, problem: str | None = None
 ) -> RenderableType:
-    """Returns the drawing of a view. sort: the name of the order of the rows. height: None: all rows are drawn.
-    problem: why there is no newer view."""
+    """Returns the drawing. height: None: all rows are drawn. problem: why there is no newer view."""
     lines: list[tuple[Kind, str]]
     lines = [(kind, each) for kind, facts in head_lines(view, node, sort) for each in wrap(facts, width)]
     lines += [("warning", note) for note in view.notes]
@@ -114,7 +111,7 @@ def head_lines(view: TopView, node: str, sort: str) -> list[tuple[Kind, list[str
 
 
 def wrap(facts: Sequence[str], width: int) -> list[str]:
-    """Returns the facts in lines of at most `width` characters. A fact that is longer has a line of its own."""
+    """Returns the facts in lines of at most `width` characters, unless one fact alone is longer."""
     lines = [facts[0]]
     for fact in facts[1:]:
         longer = f"{lines[-1]}  {fact}"
@@ -126,8 +123,8 @@ def wrap(facts: Sequence[str], width: int) -> list[str]:
 
 
 def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """Returns the columns that fit into a width, each with its own width.
-    Columns are left out from the end on until the rest fits. The columns with names share the width that is left."""
+    """Returns the columns that fit into a width, each with its own width: the last ones are left out. The columns with
+    names share the width that is left."""
     chosen = list(columns)
     while len(chosen) > 1 and sum(each.width or NAME_COLUMNS_MIN for each in chosen) + 2 * (len(chosen) - 1) > width:
         chosen.pop()
@@ -138,7 +135,7 @@ def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
 
 
 def rate_text(per_s: float | None) -> str:
-    """Formats events per second: "-", "0", "0.5", "12", "1,234"."""
+    """Formats events per second: "-", "0.5", "12", "1,234"."""
     if per_s is None:
         return "-"
     return f"{per_s:.1f}" if 0 < abs(per_s) < 10 else f"{per_s:,.0f}"

@@ -250,8 +250,6 @@ def generate(
 
 
 def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNodeOptions) -> None:
-    """Runs an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
-
     from block_node.client import connect
     from block_node.client.publish_sessions import ANSWER_S_MAX
     from ockam.actors.address import split_host_port
@@ -273,7 +271,6 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
 
 
 def _with_peer(run: Callable[[GrpcBlockClient], Awaitable[None]], address: str, nodes: BlockNodeOptions) -> None:
-    """Runs an async function with a client of a block node over gRPC. Raises UsageError, ClientError."""
     from block_node.grpc.client.client import connect_grpc
 
     given = GIVEN.get()
@@ -288,8 +285,7 @@ def _with_peer(run: Callable[[GrpcBlockClient], Awaitable[None]], address: str, 
 
 
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Returns the block files of the given files and folders, and the other files of these folders. Raises
-    UsageError."""
+    """Returns the block files of the given files and folders, and the other files of these folders."""
     from block_node.blocks.files import find_files
 
     files: list[Path] = []

@@ -1,5 +1,4 @@
-"""The commands `stream-node block backfill status|run|sources`: show how missing blocks are fetched, and start a search
-for them."""
+"""The commands `stream-node block backfill status|run|sources`: show and start the fetching of missing blocks."""
 
 from __future__ import annotations
 
@@ -113,7 +112,6 @@ def _problem(answer: BackfillReport) -> str:
 
 
 def _check_agreement(answer: BackfillReport) -> None:
-    """Raises CommandFailed if a source has another chain."""
     if answer.disagreements:
         raise CommandFailed(f"a source has another chain: {'; '.join(answer.disagreements)}")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
-"""The number of blocks that are sent together as a group. For each group, the command waits for the disk twice."""
+"""The number of blocks that are sent together. For each group, the command waits for the disk twice."""
 
 
 def produce(
@@ -159,9 +159,8 @@ def consume(
 
 
 class _UpdatePrinter:
-    """Prints updates of a chain, and flushes the output after each update.
-    After an update is printed, the consumer may save its position: without the flush, an update in the buffer could be
-    lost when the process ends. missing: how many messages were found missing since the last update."""
+    """Prints updates of a chain. Each is flushed, because the consumer may save its position after it.
+    missing: how many messages were found missing since the last update."""
 
     def __init__(self, values: bool) -> None:
         self.missing = 0
@@ -209,9 +208,8 @@ class _UpdatePrinter:
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
-    """Reads blocks from the files, or from standard input if there are no files. Gzip is decompressed.
-    Raises `PayloadTextError` if a text is invalid, or if a block has sub-batches (parts that are sent separately). The
-    text has only the ids of sub-batches, so a consumer can never complete such a block."""
+    """Reads blocks from the files, or from standard input. Raises `PayloadTextError` for an invalid text, and for a
+    block with sub-batches: the text has only their ids, so a consumer could never complete the block."""
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 
@@ -232,7 +230,7 @@ TOLD_MAX = 20
 
 
 class Warnings:
-    """The `on_event` function of a consumer. It prints a warning for each event that needs one (`_text_of`)."""
+    """The `on_event` function of a consumer."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -252,9 +250,7 @@ class Warnings:
         unfinished: OpenReorg | None = None,
         gaps: tuple[Gap, ...] = (),
     ) -> None:
-        """Prints the final warnings, at the end of the input: the number of warnings that were not printed, an
-        unfinished reorg, the blocks that the chain lacks, the number of incomplete blocks, and the names of the topics
-        if none has a message."""
+        """Prints the final warnings, at the end of the input."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if unfinished is not None:
@@ -276,7 +272,7 @@ def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
 
 
 def _text_of(event: Any) -> str | None:
-    """Returns a warning for an event that means a loss of data, or that an operator must act on; else None."""
+    """Returns a warning for an event that loses data, or on which an operator must act; else None."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import (
         BadMessage,

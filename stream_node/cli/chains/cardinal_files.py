@@ -1,5 +1,4 @@
-"""The commands `stream-node cardinal inspect`, which checks files of blocks, and `simulate`, which sends a test chain
-in disorder."""
+"""The commands `stream-node cardinal inspect` (checks files) and `simulate` (sends a test chain in disorder)."""
 
 from __future__ import annotations
 
@@ -116,7 +115,7 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[SentRecord]) -> None:
-    """Sends the messages of these steps. A recording keeps their order; a node or Kafka only within one partition."""
+    """A recording keeps the order of the messages; a node or Kafka only within one partition."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport
 

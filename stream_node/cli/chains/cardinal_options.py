@@ -50,7 +50,6 @@ NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 
 
 def find_application(name: str) -> Application:
-    """Returns the application with that name or from that TOML file. Raises UsageError, ApplicationError."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
     from cardinal_streams.produce.simulation_machine import SIMULATED
@@ -69,8 +68,7 @@ def find_application(name: str) -> Application:
 
 
 def parse_start(text: str) -> Start:
-    """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 64 hexadecimal digits, with or without 0x. Raises
-    UsageError."""
+    """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 64 hexadecimal digits. Raises UsageError."""
     from cardinal_streams.machines.chain_events import Start
 
     match = START.fullmatch(text)
@@ -87,7 +85,6 @@ def parse_block(text: str) -> int | bytes:
 
 
 def decompressed(data: bytes) -> bytes:
-    """Decompresses a file of gzip, and returns any other data unchanged. Raises UsageError for a damaged file."""
     if data[: len(GZIP_MAGIC)] != GZIP_MAGIC:
         return data
     import gzip
@@ -104,9 +101,8 @@ def with_transport(
     options: TransportOptions,
     on_hole: OnHole | None = None,
 ) -> None:
-    """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
-    The function gets the transport, and the client of the node, if any. on_hole: called for messages of a node that
-    were deleted before they were read. Raises UsageError if more than one transport is chosen."""
+    """Runs an async function with a recording, a Kafka cluster, or the chosen node and its client. on_hole: called
+    for messages of a node that were deleted before they were read. Raises UsageError for more than one of the three."""
     from cardinal_streams.transports.stream_transport import StreamTransport
 
     (node, context, via), recording, kafka, partitions = options

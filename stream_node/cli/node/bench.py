@@ -111,8 +111,8 @@ def fanout(
 
 
 def _measure(work: Work, node: NodeOptions, **load: int) -> None:
-    """Runs a load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run.
-    load: the fields of `stream_node.bench.run.Load`."""
+    """Runs a load (`stream_node.bench.run.Load`) on the chosen node, or on one started for the run, and prints the
+    results."""
     import msgspec
     import trio
 
@@ -142,9 +142,8 @@ def _measure(work: Work, node: NodeOptions, **load: int) -> None:
 
 
 async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
-    """Returns the result of `main` and 0, or None and the number of the signal that ended it.
-    SIGINT (Ctrl-C), SIGTERM and SIGHUP cancel `main`, which then deletes the stream of the run. Without this function,
-    Ctrl-C might only end a background task of the client, and the stream would remain."""
+    """Returns the result of `main` and 0, or None and the signal that cancelled it, so that it deletes its stream.
+    Without this, Ctrl-C might only end a background task of the client."""
     from stream_client import stop_on_signals
 
     async with stop_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:

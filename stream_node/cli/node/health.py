@@ -68,8 +68,7 @@ def health(
 def ask(
     address: str, path: str, timeout_s: float, context: ssl.SSLContext | None, server_name: str | None
 ) -> tuple[int, dict[str, Any]]:
-    """Returns the status and the JSON object of an answer. Raises NodeUnreachable, InvalidAddress.
-    server_name: the name that the node's certificate must have; None for the host of the address."""
+    """Returns the status and the JSON object of an answer. Raises NodeUnreachable, InvalidAddress."""
     import http.client
     import socket
 
@@ -98,8 +97,8 @@ def ask(
 
 
 def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
-    """Returns the TLS context of a client on the node's own machine. The context trusts only the certificate in the
-    node's file, so it needs neither an authority nor a host name. tls: has the certificate of the client."""
+    """Returns the TLS context of a client on the node's own machine: it trusts only the certificate in the node's file,
+    without authority and host name. tls: has the certificate of the client."""
     import ssl
 
     from ockam.identity.tls import Tls, new_client_context

@@ -1,5 +1,4 @@
-"""The commands `stream-node verify`, `backup`, `restore` and `doctor`, which check, copy and restore a
-data directory."""
+"""The commands `stream-node verify`, `backup`, `restore` and `doctor`, which care for a data directory."""
 
 from __future__ import annotations
 
@@ -146,7 +145,7 @@ def _held(manifests: Sequence[BackupManifest]) -> FileContents:
 
 
 def _present(found: Sequence[Present]) -> Present:
-    """Returns the states of several databases before a restore as one; without numbers if those of one are unknown."""
+    """Returns the states of several databases before a restore as one, without numbers if some are unknown."""
     from stream_node.care.restore import Present
 
     there = [each for each in found if each.found]
@@ -212,8 +211,7 @@ def verify(data_dir: DataDirOption = None) -> None:
 
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns the mistakes in the files beside the databases: tokens, identities, audit log and notes of the clock.
-    folders: the folders of the databases."""
+    """Returns the mistakes in the files beside the databases, whose folders are given."""
     from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
     from stream_node.node.clock_note import find_problem
 
@@ -223,7 +221,6 @@ def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
 
 
 def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
-    """Verifies the database in a folder. progress: called with the number of verified messages, and of all messages."""
     from stream_storage.sqlite.database import Database
     from stream_storage.sqlite.verify import verify as verify_session
 

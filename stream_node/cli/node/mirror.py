@@ -119,7 +119,6 @@ async def remove(client: StreamClient, stream: StreamArgument) -> None:
 
 
 async def _ask(client: StreamClient, action: str, stream: str, **fields: Any) -> MirrorResponse:
-    """Asks for an action of `MirrorAction`. fields: of `MirrorRequest`."""
     from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
 
     return await client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction[action], stream, **fields))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from stream_node.node.server import Server
 
 GC_OBJECTS = 20_000
-"""The number of new objects after which Python's garbage collector runs in a node (`_relax_garbage_collector`)."""
 
 
 def serve(
@@ -124,8 +123,7 @@ def serve(
 
 
 class _LoadedAtUse(ModuleType):
-    """Stands for a module that is loaded when one of its names is used. `importlib.util.LazyLoader` would already load
-    it at its second import."""
+    """Loads a module when one of its names is used, which `importlib.util.LazyLoader` does at the second import."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -134,8 +132,7 @@ class _LoadedAtUse(ModuleType):
 
 
 def _leave_out_modules() -> None:
-    """Keeps modules from loading that other packages import and a node may never use. This saves 11 MB of memory and a
-    fifth of the time of a node's start."""
+    """Keeps modules out that a node may never use: 11 MB of memory and a fifth of the time of its start."""
     # structlog imports rich, for tracebacks in colors, and a module for greenlets, if they are installed.
     for name in ("rich", "structlog._greenlets"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
@@ -153,9 +150,8 @@ def _leave_out_modules() -> None:
 
 
 def end_at_once(code: int = 0) -> NoReturn:
-    """Ends this process at once. All its files must be closed already.
-    Python would free all objects first. For 100,000 streams, that takes ten seconds, and some service managers kill the
-    process earlier. And if the process can open no file, the C library aborts it when Python ends its threads."""
+    """Ends this process at once, with all files closed. Python would free all objects first: for 100,000 streams that
+    takes ten seconds. And if the process can open no file, the C library aborts it when Python ends its threads."""
     write_waiting_lines()
     with suppress(OSError):
         sys.stdout.flush()
@@ -165,8 +161,7 @@ def end_at_once(code: int = 0) -> NoReturn:
 async def _serve_until_stopped(
     server: Server, reloading: Reloading, report_ready: Callable[[], None], supervisor: int | None
 ) -> None:
-    """Runs the server, and obeys the signals of this process.
-    supervisor: a pipe that closes when the supervisor of this process ends; None without a supervisor."""
+    """Runs the server, and obeys signals. supervisor: a pipe that closes when the supervisor ends."""
     import trio
 
     async def end_with_supervisor(pipe: int) -> None:
@@ -266,17 +261,15 @@ def report_listening(
 
 
 def _relax_garbage_collector() -> None:
-    """Lets the garbage collector of Python run seldom.
-    Messages form no reference cycles, so the garbage collector finds little. Python 3.11 runs it after every 700 new
-    objects, and that takes an eighth of the processor time of a node with many streams. `freeze` exempts the imported
-    modules, because they stay in memory anyway."""
+    """Lets the garbage collector run seldom: after every 700 new objects, as in Python 3.11, it takes an eighth of the
+    time of a node, and messages form no cycles. `freeze` exempts the imported modules."""
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()
 
 
 def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
-    """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
-    arguments: the command line, which the workers get too. has_file: whether it names a file of settings."""
+    """Runs the workers of a node until this process is told to stop. arguments: the command line, also for the workers.
+    has_file: whether it names a file of settings. Raises ConfigError, StorageError, CannotListen."""
     import trio
 
     from stream_node.fleet.cluster_settings import check_cluster

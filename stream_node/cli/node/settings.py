@@ -1,5 +1,4 @@
-"""The commands `stream-node config`, which show and check settings, and `stream-node context`, which give names
-to nodes."""
+"""The commands `stream-node config`, about settings, and `stream-node context`, which give names to nodes."""
 
 from __future__ import annotations
 
@@ -224,7 +223,6 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    """Returns a context as text: its addresses, and its settings that are not defaults."""
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]

@@ -60,8 +60,8 @@ class Check(NamedTuple):
 
 
 class MonitoringCommand(TyperCommand):
-    """The command `status`. With --check, a mistake in the command or a lost node ends it with the code 3 (unknown).
-    Monitoring programs read 1 and 2 as the state of the node."""
+    """The command `status`. With --check, every error ends it with 3 (unknown): monitoring programs read 1 and 2 as the
+    state of the node."""
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
         is_check = any(each.partition("=")[0] == "--check" for each in args)
@@ -248,7 +248,6 @@ async def _own_workers(client: StreamClient) -> list[OwnWorker]:
 
 
 def _worker_lines(workers: list[OwnWorker]) -> list[str]:
-    """Returns the tree of the operator's workers as a table."""
     rows = [("worker", "class", "state", "process", "waiting", "restarts", "ended last because")]
     for each in workers:
         place = "  " * each.depth + each.address, each.kind, each.state, each.process
@@ -257,7 +256,7 @@ def _worker_lines(workers: list[OwnWorker]) -> list[str]:
 
 
 def _without_bars(line: str) -> str:
-    """Returns a line with its bars replaced: a bar begins the performance data, and a name may contain bars."""
+    """A bar begins the performance data, and a name may contain bars."""
     return line.replace("|", "¦")
 
 

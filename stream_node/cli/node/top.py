@@ -61,7 +61,6 @@ def top(
 
 
 async def _print(reader: NodeReader, node: str, sort: SortKey, interval_s: float, once: bool) -> None:
-    """Prints a view after each interval, or only the first one."""
     import msgspec
     import trio
 

@@ -1,5 +1,4 @@
-"""The commands `stream-node identity`, which make and show identities, and `stream-node trust`, which say whose secure
-channels a node accepts."""
+"""The commands `stream-node identity` (make and show identities) and `trust` (whose channels a node accepts)."""
 
 from __future__ import annotations
 
@@ -105,7 +104,6 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
 
 def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], object]) -> None:
-    """Prints the identity of the chosen file. get: makes or reads it, from the file and the seconds since 1970."""
     from stream_node.node.identity.channel_services import node_identity_file, user_identity_file
 
     if file is not None and data_dir is not None:

@@ -19,20 +19,17 @@ RulesOption = Annotated[Path | None, "FILE", "The file of the rules. Without it:
 
 
 class RulesOptions(NamedTuple):
-    """Where the rules are."""
-
     rules: RulesOption = None
     config: ConfigOption = None
 
     def known_file(self) -> Path | None:
-        """Returns the file of the rules: the given one, or that of the settings, if any. Raises ConfigError."""
+        """Returns the file of the rules: the given one, or that of the settings, if any."""
         from stream_node.node.config_sources import load_config
 
         file = self.rules or load_config({}, file=self.config).access_rules
         return None if file is None else Path(file)
 
     def file(self) -> Path:
-        """Returns the file of the rules, as `known_file` does. Raises UsageError if none is known; ConfigError."""
         file = self.known_file()
         if file is None:
             raise UsageError("no file of rules: say --rules FILE, or set access_rules (--config FILE)")

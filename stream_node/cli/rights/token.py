@@ -116,7 +116,7 @@ def revoke(name: NameArgument, rules: RulesOption = None, directory: DirectoryOp
 
 
 def _rules_of(name: str, allow: list[str] | tuple[()]) -> list[Rule]:
-    """Returns the rules that give a token these rights: one for each right. Raises UsageError, RulesError."""
+    """Returns the rules that give a token these rights. Raises UsageError, RulesError."""
     from ockam.identity.rules.rule_file import make_rule
 
     prefixes: dict[str, list[str]] = {}

@@ -158,13 +158,13 @@ def tail(
 
 
 def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
-    """Prints and flushes a message. Its position may be saved next, and an unflushed message could then be lost."""
+    """Flushes the message: its position may be saved next."""
     write_message(message, partition, print_format, holes.pass_over(message, partition))
     flush()
 
 
 def _take_singly() -> None:
-    """If standard output is a pipe, makes the pipe so small that it is writable only while it is empty."""
+    """Makes a pipe at standard output so small that it is writable only while it is empty."""
     # The system refuses to shrink a pipe that already has more than a page in it; `_output_taken` then proves less.
     with suppress(OSError):
         if _is_pipe():
@@ -174,10 +174,9 @@ def _take_singly() -> None:
 
 
 async def _output_taken() -> None:
-    """Waits until the reader of standard output's pipe has taken everything. Raises BrokenPipeError if it went away.
-    A consumer must not save a position behind messages that nobody read: `consume … | head -3` has processed three. On
-    Linux, a pipe of one page of memory is writable exactly while it is empty. Where the system cannot make such a pipe,
-    and where standard output is no pipe, all output counts as taken."""
+    """Waits until the reader of a pipe has taken everything. Raises BrokenPipeError if it went away. No position must
+    be saved behind messages that nobody read. On Linux, a pipe of one page is writable exactly while it is empty;
+    elsewhere, all output counts as taken."""
     if not _is_pipe():
         return
     import fcntl

@@ -158,9 +158,8 @@ async def _places(
     start: StartLike | None,
     saved: Mapping[int, SavedPosition],
 ) -> list[tuple[int, int | None]]:
-    """Returns each chosen partition with the new index for it.
-    partition: None means all partitions. start: where the consumer continues; None: the position is to be deleted, and
-    the returned index is None, too. saved: the saved positions of the consumer, by partition."""
+    """Returns each chosen partition with its new index. partition: None: all. start: None: the position is to be
+    deleted, and the index is None, too. saved: the saved positions by partition."""
     if start is None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
         chosen = [partition] if partition is not None else await _chosen(client, stream, None, saved)
@@ -175,8 +174,8 @@ async def _places(
 
 
 async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
-    """Returns the saved positions of a consumer in a stream, by partition.
-    Lists the positions, because the GET request of the specification would create a missing one."""
+    """Returns the saved positions by partition, from a list: the GET of the specification would create a missing
+    one."""
     from stream_client import list_positions
 
     return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}
@@ -185,8 +184,7 @@ async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int,
 async def _chosen(
     client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
 ) -> list[int]:
-    """Returns the chosen partition, or else all partitions. Raises StreamNotFound if neither the stream nor a saved
-    position exists."""
+    """Returns the chosen partition, or all. Raises StreamNotFound without stream and without saved position."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition is not None:
@@ -204,7 +202,7 @@ async def _chosen(
 
 
 def _replaceable(found: SavedPosition | None) -> int | None:
-    """Returns the saved index, or None. Raises RequestRefused if a consumer has the lease and alone may set it."""
+    """Returns the saved index, or None. Raises RequestRefused while a consumer has the lease."""
     from stream_client import RequestRefused
 
     if found is not None and found.holder is not None:
@@ -213,9 +211,8 @@ def _replaceable(found: SavedPosition | None) -> int | None:
 
 
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
-    """Checks that the stream exists. Raises StreamNotFound. A peer that cannot list its streams is not checked.
-    Positions may exist without a stream: a stream may be deleted before its positions, and other Ockam programs save
-    positions of streams that never existed. So commands call this function only if they found no position."""
+    """Raises StreamNotFound if the stream does not exist. Called only where no position was found, because positions
+    may exist without a stream. A peer that cannot list its streams is not checked."""
     from stream_client import RequestRefused
 
     with suppress(RequestRefused):

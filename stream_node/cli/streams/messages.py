@@ -27,10 +27,8 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
-    """Yields the messages of the files one after the other, or those of standard input if there are no files.
-    Each list has the messages of one read, so that no message waits for later ones from a slow writer. whole: whether
-    each file is one message. framed: whether each message follows its length. Without both, each line is a message.
-    crlf: whether a carriage return before the line feed belongs to the line end."""
+    """Yields the messages of the files, or of standard input, in one list for each read, so that none waits for others.
+    whole: each file is one message. framed: each message follows its length. crlf: lines end with CR LF."""
 
     def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         lines = split_framed(chunks) if framed else split_lines(chunks)
@@ -54,8 +52,7 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the lines without their line feeds, in one list for each chunk with a line end. The last line may lack its
-    line feed."""
+    """Yields the lines without line feeds, in one list for each chunk. The last one may lack its line feed."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -89,8 +86,7 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """Returns the length of the message at offset `at`; None while the length is incomplete. Raises UsageError if the
-    message is too large."""
+    """Returns the length of the message at `at`; None while it is incomplete. Raises UsageError if it is too large."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)
@@ -100,7 +96,7 @@ def _framed_bytes(left: bytearray, at: int) -> int | None:
 
 
 def split_key(line: bytes) -> tuple[bytes, bytes]:
-    """Splits a line of `pull --keys` into the key and the message. Raises UsageError if the line has no tab."""
+    """Splits a line of `pull --keys`. Raises UsageError if the line has no tab."""
     key, tab, data = line.partition(b"\t")
     if not tab:
         raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
@@ -117,8 +113,8 @@ class MessageInput(NamedTuple):
 
 
 def parse_ndjson(line: bytes) -> MessageInput:
-    """Parses a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
-    The index, the time and the number of missing messages are ignored, because a pushed message gets new ones."""
+    """Parses a line as `--ndjson` and `--json` print it. A pushed message gets a new index and time. Raises
+    UsageError."""
     import msgspec
 
     from stream_service.extensions import Header
@@ -162,8 +158,7 @@ def _required(row: Any, name: str) -> bytes:
 
 
 def _bytes_of(row: Any, name: str) -> bytes | None:
-    """Returns the value of a field, given as text or as base64; None without it. Raises ValueError if both are
-    given."""
+    """Returns a field given as text or as base64, None without it. Raises ValueError if both are given."""
     import msgspec
 
     text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
@@ -175,9 +170,8 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 
 class PrintFormat(NamedTuple):
-    """The format in which messages are printed.
-    keys, headers, times: whether these columns stand before the data. framed: whether each message is printed after its
-    length. escaped: whether control characters are escaped, for a terminal."""
+    """How messages are printed. keys, headers, times: the columns before the data. framed: after their length.
+    escaped: control characters are escaped, for a terminal."""
 
     keys: bool = False
     headers: bool = False
@@ -188,16 +182,15 @@ class PrintFormat(NamedTuple):
 
     @property
     def is_rich(self) -> bool:
-        """Whether the chosen columns need keys, headers or times, which a plain pull does not return."""
+        """Whether the columns need what a plain pull does not return."""
         return self.keys or self.headers or self.times
 
 
 def write_message(
     message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat, missing: int = 0
 ) -> None:
-    """Writes one message to standard output in the given format. The caller flushes.
-    missing: how many messages are missing before this one. In JSON, a value that is not UTF-8 is written in base64
-    under the name `…_base64`."""
+    """Writes one message, without a flush. missing: how many messages are missing before it. In JSON, a value that is
+    not UTF-8 is in base64 under the name `…_base64`."""
     if print_format.as_json:
         sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format, missing)).encode() + b"\n")
     elif print_format.framed:
@@ -208,7 +201,7 @@ def write_message(
 
 
 def ndjson_line(message: RichMessage, partition: int) -> bytes:
-    """Returns everything that is stored of a message as a line, as `--ndjson` prints it."""
+    """Returns everything that is stored of a message, as `--ndjson` prints it."""
     return json.dumps(_row(message, partition, PrintFormat(True, True, True, True), 0)).encode() + b"\n"
 
 
@@ -263,12 +256,11 @@ class Holes:
         self._before: dict[tuple[int, int], int] = {}
 
     def found(self, partition: int, first_missing: int, next_there: int) -> None:
-        """Records a hole. This is an `on_hole` of the client."""
+        """The `on_hole` of the client."""
         self._before[partition, next_there] = first_missing
 
     def pass_over(self, message: RichMessage | StreamMessage, partition: int) -> int:
-        """Returns how many messages are missing before this message, which is printed next. Raises CommandFailed with
-        --fail-on-hole."""
+        """Returns how many messages are missing before this message. Raises CommandFailed with --fail-on-hole."""
         first_missing = self._before.pop((partition, message.index), message.index)
         if first_missing < message.index:
             report_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
@@ -276,7 +268,7 @@ class Holes:
 
 
 def report_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:
-    """Prints one line about a hole, or raises it as CommandFailed. source: the stream and the partition."""
+    """Prints one line about a hole, or raises it as CommandFailed. source: STREAM/PARTITION."""
     what = counted(next_there - first_missing, "message")
     text = f"{what} of {source} missing, {first_missing} to {next_there - 1}: deleted before they were read"
     if fail:

@@ -27,8 +27,6 @@ PULL_LIMIT = 10
 
 
 class PrintOptions(NamedTuple):
-    """How messages are printed."""
-
     keys: Annotated[bool, "Print each message's key too."] = False
     headers: Annotated[bool, "Print each message's headers too."] = False
     times: Annotated[bool, "Print each message's time of publication too."] = False
@@ -38,7 +36,7 @@ class PrintOptions(NamedTuple):
     raw: Annotated[bool, "Do not escape control characters at a terminal. Elsewhere they are never escaped."] = False
 
     def format(self, *, framed: bool = False) -> PrintFormat:
-        """Makes the format. Raises UsageError if the options cannot be combined. framed: --length-framed."""
+        """Raises UsageError if the options cannot be combined. framed: --length-framed."""
         as_json = AS_JSON.get()
         if framed and (self.keys or self.headers or self.times or as_json or self.ndjson):
             raise UsageError(
@@ -122,8 +120,8 @@ def pull(
 
 
 async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
-    """Prints up to `left` messages from `begin` on, by the plain protocol of the specification, which every node has.
-    Returns the index after the last printed message, or None at the end of the stream."""
+    """Prints up to `left` messages by the plain protocol, which every node has. Returns the next index, or None at the
+    end of the stream."""
     while left > 0 and (page := await source.pull(begin, left)):
         _write_page(page, begin, source.partition, print_format, holes)
         begin, left = page[-1].index + 1, left - len(page)
@@ -133,8 +131,7 @@ async def _pull_plain(source: Stream, begin: Any, left: int, print_format: Print
 async def _pull_rich(
     source: Stream, begin: StartLike, left: int, print_format: PrintFormat, holes: Holes
 ) -> int | None:
-    """Prints up to `left` messages from `begin` on, by our own protocol, which also returns keys, headers and times.
-    Returns the index from which to continue, or None at the end of the stream."""
+    """As `_pull_plain`, by our own protocol, which also returns keys, headers and times."""
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
         _write_page(page.messages, begin, source.partition, print_format, holes)
         begin, left = page.resume_index, left - len(page.messages)
@@ -166,7 +163,7 @@ def _write_page(
     holes: Holes,
     is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
-    """Prints the wanted messages of a page. begin: the requested start of the page; 0: the earliest stored message."""
+    """Prints the wanted messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
     from stream_client.consume.page import find_holes
 
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
@@ -181,7 +178,7 @@ def _write_page(
 
 
 async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
-    """Prints on stderr how many messages follow the printed ones, if any, and a command that prints them."""
+    """Prints on stderr how many messages follow, if any, and a command that prints them."""
     from stream_client import RequestRefused
 
     try:
@@ -196,9 +193,8 @@ async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) ->
 
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
-    """Returns the present command as a shell line, with some parameters changed.
-    The line has the parameters of the command line; the environment and the contexts will give the others again.
-    changed: the new values by parameter name; None leaves a parameter out."""
+    """Returns the present command as a shell line: the parameters of the command line, changed as given (None leaves
+    one out). The environment and the contexts give the others again."""
     words = ctx.command_path.split()
     values: dict[str, Any] = {}
     for parameter in ctx.command.params:
@@ -213,7 +209,6 @@ def _command_again(ctx: typer.Context, **changed: Any) -> str:
 
 
 def _typed(parameter: Any, value: Any) -> Iterator[str]:
-    """Yields the words that set a parameter to this value. Yields nothing for None and False."""
     if value is None or value is False:
         return
     for each in value if isinstance(value, list | tuple) else (value,):
@@ -226,8 +221,7 @@ def _typed(parameter: Any, value: Any) -> Iterator[str]:
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
-    """Returns the start of a pull, from --index, --from or --last; without them, the earliest stored message.
-    Raises UsageError if more than one is given."""
+    """Returns the start of a pull, by default the earliest message. Raises UsageError for more than one option."""
     from stream_client import FromEnd
 
     if sum(each is not None for each in (index, start, last)) > 1:

@@ -75,7 +75,6 @@ class PushOptions(NamedTuple):
 
     @property
     def as_said(self) -> bool:
-        """Whether a message may name its partition itself."""
         return self.ndjson and not self.all_partitions and self.partition is None
 
     @property
@@ -153,9 +152,9 @@ class _Job(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
-    """Pushes the input until its end or the first failure. Prints the number and the indexes of the stored messages.
-    Raises PushesFailed if a push failed. Raises UsageError, OSError or StreamNotFound if a message cannot be read or
-    has no partition; the messages before it are still pushed and confirmed."""
+    """Pushes the input until its end or the first failure, and prints what is stored. A message that cannot be read or
+    has no partition raises UsageError, OSError or StreamNotFound, after those before it are confirmed. Raises
+    PushesFailed."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -185,8 +184,7 @@ async def _push_all(
 async def _opened(
     client: StreamClient, job: _Job, publishers: AsyncExitStack
 ) -> Callable[[MessageInput], Awaitable[Push]]:
-    """Returns a function that pushes one message to its partition. Raises StreamNotFound.
-    The stack `publishers` gets the opened publishers, and closes them at its end."""
+    """Returns a function that pushes one message to its partition. `publishers` closes the publishers that it opens."""
     options, as_said = job.options, job.options.as_said
     by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
@@ -236,8 +234,8 @@ async def _push_lines(
 
 
 def _report(counts: PushCounts, job: _Job) -> None:
-    """Prints the number and the indexes of the stored messages, for each partition that was pushed to.
-    If nothing was pushed, prints 0 messages for the chosen partition, or for partition 0."""
+    """Prints the number and the indexes of the stored messages of each partition; without any push, of one
+    partition."""
     seconds = time.monotonic() - counts.started_s
     for partition in sorted(counts.partitions) or [job.options.partition or 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
@@ -253,8 +251,8 @@ def _report(counts: PushCounts, job: _Job) -> None:
 async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the messages of the whole input `times` times. A thread reads, so pushes continue while input is slow.
-    from_input: whether this is standard input. It can be read only once, so its messages are kept for repetitions."""
+    """Yields the messages of the input `times` times. A thread reads, so pushes go on while input is slow.
+    from_input: standard input can be read only once, so its messages are kept."""
     import trio
 
     kept: list[list[bytes]] = []
@@ -271,7 +269,6 @@ async def _read_messages(
 
 
 def _total_bytes(text: bytes | None, files: list[Path], options: PushOptions) -> int | None:
-    """Returns the size of the whole input; None if it is unknown."""
     if text is not None:
         return options.repeat * (len(text) + options.around_bytes)
     try:
@@ -318,8 +315,7 @@ class PushCounts:
 
 
 class PartitionCounts:
-    """The results of the pushes to one partition. count: how many messages are stored.
-    not_stored, unknown: the positions of the other messages in the whole input, counted from 1. A message is unknown
+    """The pushes to one partition. not_stored, unknown: their numbers in the whole input, from 1. A message is unknown
     while it has no answer, and after an error that does not show whether it was stored."""
 
     def __init__(self) -> None:
@@ -331,7 +327,7 @@ class PartitionCounts:
 
 
 def print_unconfirmed(counts: PushCounts, stream: str) -> None:
-    """Prints the messages that are not stored or whose result is unknown, for people; programs use the JSON report."""
+    """Prints, for people, the messages that are not stored or unknown."""
     for partition in sorted(counts.partitions):
         stored = counts.partitions[partition]
         for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):

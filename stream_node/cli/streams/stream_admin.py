@@ -217,9 +217,8 @@ def retention(
 
 
 class EnsuredPartitions(NamedTuple):
-    """The result of `stream create`: the partitions after it, and their number before it.
-    count_before: the number of partitions over which keys were distributed before, including deleted ones. If a peer
-    does not list its streams, both numbers are None, and `now` has only the requested partitions."""
+    """The partitions after `stream create`, and their number before it; None if a peer does not list its streams.
+    count_before: the number over which keys were distributed before, with deleted partitions."""
 
     now: Sequence[Stream]
     before: int | None
@@ -265,8 +264,7 @@ def created_text(name: str, ensured: EnsuredPartitions) -> str:
 
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
-    """Returns the number of messages that a truncation would delete, and the first index of the remaining messages.
-    end: the index or the time before which messages are deleted."""
+    """Returns how many messages a truncation would delete, and the first index that remains."""
     now = await stream.info()
     index = end if isinstance(end, int) else await stream.find_index(end)
     first_index = min(max(index, now.first_index), now.next_index)
@@ -274,8 +272,7 @@ async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
 
 
 async def _confirm_retention(streams: Sequence[Stream], kept: Retention | None) -> None:
-    """Asks before a retention deletes stored messages. Raises CommandFailed.
-    kept: None means the node's default, which the command does not know: it can delete every message."""
+    """Asks before a retention deletes stored messages. kept: None: the node's default, which may delete all."""
     found, now_us = [await each.info() for each in streams], int(utc_now().timestamp() * 1e6)
     held = sum(each.count for each in found if each.retention != kept and _is_beyond(each, kept, now_us))
     if held:
@@ -283,7 +280,6 @@ async def _confirm_retention(streams: Sequence[Stream], kept: Retention | None) 
 
 
 def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
-    """Whether a retention may delete messages of a partition. If `kept` is None, any stored message counts."""
     if kept is None:
         return found.count > 0
     return (

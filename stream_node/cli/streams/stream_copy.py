@@ -75,8 +75,7 @@ def copy(
 
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """Yields a client of the node that gets the copy. to: an address or a context; None means the node of the
-    original."""
+    """Yields a client of the node that gets the copy. to: an address or a context; None: the same node."""
     from ockam.actors.address import complete_address
     from stream_node.cli.contexts import Target, contexts_file, load_contexts
 
@@ -92,8 +91,8 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
 async def _open_target(
     client: StreamClient, name: str, infos: Sequence[StreamInfo], *, resume: bool
 ) -> tuple[Sequence[Stream], bool]:
-    """Returns the target partition for each source partition, in order, and whether the target stream was created now.
-    Raises CommandFailed if an existing target does not fit the source."""
+    """Returns the target partition for each source partition, and whether the target was created now. Raises
+    CommandFailed if an existing target does not fit."""
     wanted = [each.partition for each in infos]
     found = await client.find_stream(name)
     if found is None:
@@ -116,8 +115,8 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """Returns the index of the first message that the target lacks. info: the state of the source partition.
-    Raises CommandFailed if that message cannot be appended to the target. Compares only the target's last message."""
+    """Returns the index of the first message that the target lacks. Raises CommandFailed if it cannot be appended
+    there; only the last message of the target is compared."""
     there = await target.info()
     if not there.next_index:
         return info.first_index

@@ -1,2 +1,1 @@
-"""The dashboard: pages for a browser that show a node and change it. The node makes them; they load nothing from other
-sites."""
+"""The dashboard: pages that show a node and change it. The node makes them; they load nothing from other sites."""

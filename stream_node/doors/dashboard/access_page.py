@@ -1,5 +1,4 @@
-"""The page of access: the rules in force, the connected identities, and the last refusals. The page of connections:
-who sends and receives most, and a form that closes one."""
+"""The pages of access (rules, identities, refusals) and of connections (the busiest ones, and a form to close one)."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ async def show_access(page: DashboardPage) -> Response:
 
 
 def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambda line: True) -> list[dict[str, Any]]:
-    """Returns the last refusals in an audit log that may be shown, the newest first.
-    Lines that are not JSON are left out, and so is a first line whose beginning lies before the part that is read."""
+    """Returns the newest refusals that may be shown. Lines that are not JSON are left out, as is a cut first line."""
     try:
         with file.open("rb") as source:
             # An audit log can have gigabytes; the last refusals are at its end.

@@ -1,5 +1,4 @@
-"""The page of blocks: the stored ones, their publishers, the refused ones with the reasons, and the progress of
-backfill."""
+"""The page of blocks: stored ones, publishers, refused ones with the reasons, and the progress of backfill."""
 
 from __future__ import annotations
 
@@ -76,10 +75,9 @@ class Bar(NamedTuple):
 def draw_ranges(
     ranges: Sequence[tuple[int, int]], deleted: Sequence[tuple[int, int]], first: int, last: int
 ) -> list[Bar]:
-    """Returns the bars of the blocks from `first` to `last`.
-    The blocks are divided into at most BARS_MAX parts; neighbouring parts of one state are one bar. A part is "missing"
-    if one of its blocks is missing, so that even one missing block is visible. ranges, deleted: ascending inclusive
-    ranges of the blocks that can be read, and of the blocks that were ever stored."""
+    """Returns the bars of the blocks from `first` to `last`: at most BARS_MAX parts, neighbours of one state joined.
+    A part is "missing" if one of its blocks is, so that even one missing block is visible.
+    ranges, deleted: ascending inclusive ranges of the blocks that can be read, and that were ever stored."""
     count = last - first + 1
     step = max(1, -(-count // BARS_MAX))
     there_in, known_in = _counts(ranges, first, last, step), _counts(deleted, first, last, step)
@@ -99,13 +97,11 @@ def draw_ranges(
 
 
 def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the inclusive ranges between ascending ranges."""
     return [(before[1] + 1, after[0] - 1) for before, after in pairwise(ranges) if after[0] > before[1] + 1]
 
 
 def _counts(ranges: Sequence[tuple[int, int]], first: int, last: int, step: int) -> list[int]:
-    """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges.
-    The time grows with the number of ranges plus the number of counts, and not with their product."""
+    """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges."""
     counts = [0] * -(-(last - first + 1) // step)
     for start, end in ranges:
         start, end = max(start, first), min(end, last)

@@ -1,5 +1,4 @@
-"""The page of the cluster: members, owners of shards, waiting messages, hand-overs, and forms that drain a member.
-The page shows the cluster as this member has read it. It asks no other member."""
+"""The page of the cluster as this member has read it: members, shards, hand-overs, and forms that drain a member."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ async def drain(page: DashboardPage) -> Response:
 
 
 def shards_text(shards: Iterable[int]) -> str:
-    """Returns ascending numbers of shards as two hexadecimal digits each, such as `03 07 a0..a4`."""
+    """Returns ascending shards as hexadecimal digits, such as `03 07 a0..a4`."""
     runs = (list(run) for _, run in groupby(enumerate(shards), lambda each: each[1] - each[0]))
     return " ".join(_run_text([number for _, number in run]) for run in runs)
 

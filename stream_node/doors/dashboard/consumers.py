@@ -52,9 +52,8 @@ async def show_consumer(page: DashboardPage) -> Response:
 
 
 class ChangeRow(NamedTuple):
-    """The effect of a change of a position in one partition, from `before` to `then`.
-    again, skipped: the stored messages that are read again, or not at all. unread: the lag after the change. holder:
-    the member that has the lease, so that the node refuses the change."""
+    """What setting a position from `before` to `then` does. again, skipped: stored messages read again, or not at all.
+    unread: the lag after the change. holder: the member with the lease, for which the node refuses the change."""
 
     partition: int
     before: int | None
@@ -124,8 +123,7 @@ async def change_position(page: DashboardPage) -> Response:
 
 
 async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
-    """Returns each partition whose position a form sets, and the new index. Raises Problem if one is beyond the end.
-    The field `indexes` has the indexes that a preview has shown. Without it, `to` has the new location."""
+    """Returns each partition that a form sets, with its new index: from `indexes` (a preview) or from `to`."""
     fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
     only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
     start = 0 if fixed else begin_of(fields.get("to", ""))

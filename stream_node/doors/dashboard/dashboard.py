@@ -135,8 +135,7 @@ class Dashboard:
             reading_s = trio.current_time() - began_s
 
     async def watch(self) -> None:
-        """Takes samples of the rates, and notes silent streams, silent publishers and mirrors in trouble. Runs without
-        end."""
+        """Takes samples of the rates, of silent streams and publishers, and of mirrors. Runs without end."""
         services, acknowledged = self._parts.services, self._parts.services.acknowledged_blocks
         overview = self._overview
         while True:
@@ -201,7 +200,6 @@ def _local(target: str) -> str:
 
 
 async def lead_here(call: HttpCall) -> Response:
-    """Leads a browser to the first page, from the root and from the address of the dashboard with a slash too many."""
     return RedirectResponse(PATH, 303)
 
 

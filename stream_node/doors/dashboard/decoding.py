@@ -1,5 +1,4 @@
-"""Decoding: shows the data of a message as text, JSON, CBOR, Avro or hexadecimal digits. It never fails.
-Data that is not in the requested form is shown as hexadecimal digits, with the reason."""
+"""Decoding: shows the data of a message as text, JSON, CBOR or Avro, else as hexadecimal digits with the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _KEPT_WHITESPACE = "\n\t"
 
 
 class _NotDecoded(Exception):
-    """Error: the data is not in this form."""
+    """The data is not in this form."""
 
 
 class Decoded(NamedTuple):
@@ -64,7 +63,6 @@ def decode(data: bytes, view: str, bytes_max: int, size_bytes: int | None = None
 
 
 def hex_text(data: bytes) -> str:
-    """Returns rows of sixteen bytes each: the offset, the hexadecimal digits, and the readable characters."""
     rows = []
     for place in range(0, len(data), 16):
         row = data[place : place + 16]
@@ -127,7 +125,7 @@ def _value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replaces characters that hide or reverse text, such as direction marks, by their escape sequences."""
+    """Escapes characters that hide or reverse text, such as direction marks."""
     return "".join(
         each if each.isprintable() or each in _KEPT_WHITESPACE else each.encode("unicode_escape").decode()
         for each in text

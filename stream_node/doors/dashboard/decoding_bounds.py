@@ -1,7 +1,6 @@
 """Bounds for decoding: refuses CBOR and Avro data whose decoding would take far more time or memory than its size.
-Everybody who may write to a stream can choose the messages that a page decodes in the node's event loop. A hundred
-bytes can stand for billions of values: by references to earlier values, by compression, by arrays of values that take
-no bytes, and by types that contain themselves. This module decodes no values."""
+A message is decoded in the event loop, and a hundred bytes can stand for billions of values: by references to earlier
+values, compression, arrays of values without bytes, and types that contain themselves."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def check_avro(codec: str, schema: Any) -> None:
 
 def _weigh(schema: Any, named: dict[str, tuple[int, int]], around: tuple[str, ...], depth: int) -> tuple[int, int]:
     """Returns the smallest size of a value of this type in bytes, and the number of values inside such a value.
-    named: the weights of the types that have a name, as far as they are known. around: the names of the types that
-    contain this type."""
+    named: the weights of the named types so far. around: the names of the types that contain this type."""
     if depth > AVRO_DEPTH_MAX:
         raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
     if isinstance(schema, str):

@@ -1,5 +1,4 @@
-"""The pages of exports: the runs of each export and the ranges that they exported, from the histories of exporters.
-The exporter is another process. The pages read the histories in the folders of `export_folders`, and no other files."""
+"""The pages of exports: their runs and ranges, from the histories that exporters write into `export_folders`."""
 
 from __future__ import annotations
 
@@ -73,7 +72,6 @@ async def show_run(page: DashboardPage) -> Response:
 
 
 def _folders(page: DashboardPage) -> tuple[str, ...]:
-    """Returns the folders of the setting. Raises Problem if there are none, or the user may not see them."""
     folders = page.call.parts.config.export_folders
     if not folders:
         raise Problem(404, "no-exports", "this node shows no exports (the setting export_folders)")
@@ -91,7 +89,6 @@ def _folder(page: DashboardPage) -> str:
 
 
 async def _read(folder: str, read: Callable[[Any], T]) -> T:
-    """Reads the history of an export in a thread. Raises Problem."""
     # The one module of the exporter that a node loads, and only for these pages. It needs neither Spark nor pyarrow.
     from spark_export.exporter.history import FILE, ExportHistory
     from spark_export.tables.errors import ExportError
@@ -107,8 +104,7 @@ async def _read(folder: str, read: Callable[[Any], T]) -> T:
 
 
 def _waiting(exported: Any, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
-    """Returns the number of messages that the export of a partition lacks.
-    None: the node has no such partition, or a newer one, or the user may not see it."""
+    """Returns how many messages the export lacks. None: no such partition, a newer one, or not for this user."""
     info = infos.get(exported.of.place)
     # A stream that was deleted and made again has another time of creation, and its indexes begin again.
     if info is None or info.created_us != exported.of.created_us:

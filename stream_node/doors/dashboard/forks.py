@@ -1,5 +1,4 @@
-"""The page of forks: the tree of blocks in a topic of Cardinal Streams as a picture, and its reorgs.
-It reads the newest messages of a stream, and ignores those that are not blocks of Cardinal Streams."""
+"""The page of forks: the tree of the newest blocks in a topic of Cardinal Streams as a picture, and its reorgs."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Box(NamedTuple):
 
 
 class HeadChange(NamedTuple):
-    """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain.
-    before: the block that was the heaviest one until then."""
+    """A reorg: the new heaviest block, the number of blocks that left the heaviest chain, and its head `before`."""
 
     block: ForkBlock
     left: int
@@ -112,8 +110,7 @@ def first_of_each(blocks: Iterable[ForkBlock]) -> list[ForkBlock]:
 
 
 def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
-    """Returns the reorgs. `blocks` are in order of arrival. A reorg is a block that is heavier than all earlier ones
-    and does not continue the heaviest of them."""
+    """Returns the blocks, given in order of arrival, that are heavier than all before and fork off the heaviest one."""
     known: dict[bytes, ForkBlock] = {}
     head: ForkBlock | None = None
     turns = []
@@ -165,7 +162,6 @@ def draw_tree(blocks: list[ForkBlock]) -> list[Box]:
 
 
 def _chain(block: ForkBlock, known: dict[bytes, ForkBlock]) -> list[ForkBlock]:
-    """Returns a block and its known ancestors, the block first."""
     found = [block]
     # A chain that names one of its own blocks as a parent ends there.
     seen = {block.batch.hash}

@@ -1,5 +1,4 @@
-"""History: samples of the counters of a node in the last quarter of an hour, with their rates and latencies.
-It reads only counters in memory, so a sample of an ordinary node takes some microseconds."""
+"""History: samples of the counters of a node in the last quarter of an hour, with their rates and latencies."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ SAMPLES_MAX = 450
 
 
 class Sample(NamedTuple):
-    """The counters of the node at one time, in seconds since 1970.
-    confirms, commits: the buckets of their times, see `stream_storage.histogram.Histogram`."""
+    """The counters at one time, in seconds since 1970. confirms, commits: the buckets of their `Histogram`."""
 
     time_s: float
     pushes: int
@@ -31,8 +29,7 @@ class Sample(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The rates and latencies between two samples. time_s: the end of the interval, in seconds since 1970.
-    The latencies are quantiles; None without any event."""
+    """The rates and latency quantiles between two samples; a quantile is None without events. time_s: the end."""
 
     time_s: float
     pushes_s: float
@@ -66,7 +63,6 @@ class History:
         self._samples.append(sample)
 
     def points(self, after_s: float = 0.0) -> list[Point]:
-        """Returns the points whose time is later than `after_s`, in seconds since 1970."""
         pairs = itertools.pairwise(self._samples)
         return [_point(before, now) for before, now in pairs if now.time_s > after_s]
 
@@ -119,8 +115,7 @@ class StreamRates:
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=LOOKS)
 
     def look(self, growth: Mapping[str, int], now_s: float) -> None:
-        """Records the number of messages that streams got since the last sample. now_s: of a clock that is never set
-        back."""
+        """Records the messages per stream since the last sample. now_s: of a clock that is never set back."""
         self._looks.append((now_s, growth))
 
     def known(self) -> dict[str, float] | None:

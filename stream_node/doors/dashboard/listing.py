@@ -33,8 +33,7 @@ T = TypeVar("T")
 
 
 class StreamRow(msgspec.Struct, frozen=True):
-    """One stream. first: its first partition. rate: messages per second lately; None if unknown.
-    lag: the largest lag of a consumer; None without consumers."""
+    """One stream. rate: messages per second lately. lag: the largest of a consumer. None: unknown, or no consumers."""
 
     name: str
     partitions: int
@@ -47,8 +46,7 @@ class StreamRow(msgspec.Struct, frozen=True):
 
 
 class ConsumerRow(msgspec.Struct):
-    """One consumer of one stream. lag: the sum over its partitions, if known. saved_us: its last progress.
-    holders: the members that have leases of its partitions."""
+    """One consumer of one stream. saved_us: its last progress. holders: the members that lease its partitions."""
 
     client_id: str
     stream: str
@@ -79,7 +77,6 @@ async def list_saved(
 
 
 async def permitted(asked: Awaitable[list[T]]) -> list[T]:
-    """Returns a list, or an empty one if the user has no right to see it."""
     try:
         return await asked
     except AccessDenied:
@@ -121,7 +118,6 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
 
 
 def show_rows(page: DashboardPage, rows: Sequence[Any]) -> Shown:
-    """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
     return cut_rows(rows, page.count("first", 0))
 
 
@@ -132,7 +128,6 @@ def cut_rows(rows: Sequence[Any], first: int, make: Callable[[Any], Any] = lambd
 
 
 def shown_rows(rows: list[Any], first: int, total: int) -> Shown:
-    """Returns a page that has been cut already. first: the number of its first row. total: the number of all rows."""
     after = first + ROWS
     return Shown(rows, first, total, max(0, first - ROWS) if first else None, after if after < total else None)
 

@@ -122,8 +122,8 @@ def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
 async def _search(
     page: DashboardPage, stream: Stream, first: int, end: int, view: str, match: Match
 ) -> tuple[list[MessageRow], int]:
-    """Returns a page of the messages from `first` to before `end` that match or are damaged, and the index behind the
-    last read message. Ends earlier after LOOK_S seconds."""
+    """Returns the messages from `first` to before `end` that match or are damaged, and the index behind the last one
+    that was read. Ends earlier after LOOK_S seconds."""
     rows: list[MessageRow] = []
     at, gives_up_s, count = first, trio.current_time() + LOOK_S, LOOKED_AT_ONCE
     while at < end and len(rows) < ROWS and trio.current_time() < gives_up_s:

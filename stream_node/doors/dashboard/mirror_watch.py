@@ -1,6 +1,4 @@
-"""MirrorWatch: finds mirrors that do not do what they should, and for how long, from their states and the times.
-A mirror that loses its source for a moment, and a promotion that copies what is missing, are a trouble only if they
-last."""
+"""MirrorWatch: finds mirrors that do not do what they should. Conditions that often pass by themselves count late."""
 
 from __future__ import annotations
 

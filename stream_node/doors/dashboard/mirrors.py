@@ -1,5 +1,4 @@
-"""The page of mirrors: the lag of each, the fenced former sources, and forms that promote and remove mirrors.
-It asks the node by `node/mirror/1`, as the command `stream-node mirror` does."""
+"""The page of mirrors: the lag of each, fenced former sources, and forms that promote and remove mirrors."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ async def show_mirrors(page: DashboardPage) -> Response:
 
 
 async def promote(page: DashboardPage) -> Response:
-    """Makes a mirror a primary, as planned or without its source.
-    Without its source, the name must have been typed again; only then may the source go on taking pushes."""
+    """Makes a mirror a primary. Without its source, the name must have been typed again; only then may it go on."""
     fields = await page.form()
     name, force = fields.get("name", ""), fields.get("force") == "1"
     goes_on = force and fields.get("source_goes_on") == "1"
@@ -115,7 +113,7 @@ def _names(
 
 
 def _lost(before: Sequence[MirrorState]) -> str:
-    """Returns in words what a promotion without the source may have lost. before: the mirrors before the promotion."""
+    """Says what a promotion without the source may have lost. before: the mirrors before the promotion."""
     behind = sum(each.lag for each in before)
     heard_us = min((each.heard_us for each in before), default=0)
     if not heard_us:

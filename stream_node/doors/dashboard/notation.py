@@ -20,9 +20,7 @@ _INDENT = "  "
 
 
 def show_value(value: Any, characters_max: int) -> str:
-    """Returns the text of a value. If it has more than `characters_max` characters, it ends soon after these.
-    value: a value from a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values
-    and `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
+    """Returns the text of a decoded value. One of more than `characters_max` characters ends soon after these."""
     parts, left = list[str](), characters_max
     for text in _texts(value, "\n"):
         parts.append(text)

@@ -63,7 +63,6 @@ class Overview:
         self._reading = trio.Lock()
 
     async def page(self, page: DashboardPage) -> Response:
-        """Returns the whole overview. A user without the right to see it gets links to the other pages."""
         if not page.may(OPERATOR, EVERY_NAME):
             return page.show("overview_closed.html")
         return page.show("overview.html", **await self._values())
@@ -117,7 +116,7 @@ class Overview:
         )
 
     def _find_stuck(self, found: ConsumerProgress, now_us: int) -> list[Trouble]:
-        """Returns the troubles of consumers. Can run in another thread, because nobody else uses `_patience`."""
+        """Runs in another thread: nobody else uses `_patience`."""
         self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
         limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
         return troubles.find_stuck(found, limit_s, now_us)

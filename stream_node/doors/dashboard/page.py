@@ -63,7 +63,6 @@ class DashboardPage:
         return min(number, most)
 
     def number(self, name: str, default: float = 0.0) -> float:
-        """Returns a number from the query. Raises Problem if the parameter is no number."""
         try:
             return float(self.query.get(name, default))
         except ValueError:
@@ -72,8 +71,7 @@ class DashboardPage:
     # Rights.
 
     def may(self, rights: Right, name: str | None = None) -> bool:
-        """Whether the user has one of the rights, on a name or on any name. This question is not counted and not
-        audited."""
+        """Whether the user has one of the rights, on a name or on any name. Nothing is counted or audited."""
         return self.call.may(Demand(rights, name))
 
     def need(self, rights: Right, name: str | None = None) -> None:
@@ -88,8 +86,7 @@ class DashboardPage:
             raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
 
     def edges(self, rights: Right) -> list[str]:
-        """Returns the bounds of the names on which the user has one of the rights: alternately the first name with it,
-        and the first name without it (`ockam.identity.rules.rules.Grants.edges`)."""
+        """Returns the bounds of the names on which the user has one of the rights (`Grants.edges`)."""
         authorizer = self.call.parts.authorizer
         return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
 
@@ -108,8 +105,8 @@ class DashboardPage:
     # Answers.
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Returns a page. values: the variables of the template. Each template names its entry in the navigation.
-        Raises Problem if the query has a parameter that the page does not have: it would not be the wanted page."""
+        """Returns a page made of a template and its variables. Raises Problem if the query has a parameter that
+        the page has not asked for."""
         visit, done = self.visit, self._done()
         # By now the page has asked for each parameter that it knows.
         unknown = next((name for name in self.query if name not in self.query.used), None)
@@ -181,7 +178,6 @@ class _Query(Mapping[str, str]):
 
 
 def number_of(fields: Mapping[str, str], name: str) -> int:
-    """Returns the whole number in a field. Raises Problem if the field has none."""
     text = fields.get(name, "").replace(",", "").strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 20:
         raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
@@ -197,7 +193,7 @@ def begin_of(text: str) -> StartLike:
 
 
 def check_typed(fields: Mapping[str, str], name: str) -> None:
-    """Raises Problem if the name of the thing that a form destroys or moves was not typed again."""
+    """Raises Problem unless the name of what a form destroys or moves was typed again."""
     if fields.get("typed", "") != name or not name:
         raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 

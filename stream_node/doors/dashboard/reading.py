@@ -17,9 +17,8 @@ from stream_storage.thread_runner import ThreadRunner
 
 
 class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
-    """A consumer of one stream with messages that it has not processed. partitions: the number of partitions with such
-    messages. partition: the one in which a message waits for longest; the consumer is at `index` there, without
-    progress since `since_us`. lag: the number of messages that wait in all partitions."""
+    """A consumer of one stream with unread messages in `partitions` partitions, `lag` in all. partition: the one in
+    which a message waits for longest; the consumer is at `index` there, without progress since `since_us`."""
 
     client_id: str
     stream: str
@@ -31,8 +30,7 @@ class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
 
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
-    """A consumer whose position is beyond the end of a partition. Positions of a former stream do not count.
-    partition: the first of `partitions` such partitions. index, end: the position and the next index in `partition`."""
+    """A consumer beyond the end of `partitions` partitions, first of `partition`. Former streams do not count."""
 
     client_id: str
     stream: str
@@ -43,8 +41,7 @@ class Beyond(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerProgress(NamedTuple):
-    """All consumers for which messages wait, the longest wait first, and all whose position is beyond the end.
-    saved: the name, the stream and the last progress of each consumer, in microseconds since 1970."""
+    """The consumers with unread messages (the longest wait first), those beyond the end, and each last progress."""
 
     waiting: list[ConsumerLag]
     beyond: list[Beyond]
@@ -108,6 +105,5 @@ def _read(session: Session) -> ConsumerProgress:
 
 
 async def read_positions(runner: ThreadRunner) -> ConsumerProgress:
-    """Returns all consumers that may be in trouble, because the dashboard and the alerts count all of them.
-    Raises StorageError, see `ThreadRunner.read`."""
+    """Returns all consumers that may be in trouble. Raises StorageError, see `ThreadRunner.read`."""
     return (await runner.read(partial(Do, _read))).result

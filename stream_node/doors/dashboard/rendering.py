@@ -30,12 +30,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def number(value: float) -> str:
-    """Returns a count with commas, or a rate with at most one decimal."""
     return f"{value:,.1f}" if isinstance(value, float) and 0 < abs(value) < 10 else f"{value:,.0f}"
 
 
 def size(value: float) -> str:
-    """Returns a number of bytes with its unit, for example `1.5 MiB`."""
     amount, unit = float(value), 0
     while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -43,7 +41,6 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time in its largest unit, for example `3 min`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -118,8 +115,7 @@ def _templates() -> Environment:
 
 
 def render(template: str, values: dict[str, Any], status: int = 200, *, is_part: bool = False) -> Response:
-    """Returns a page as an answer. is_part: whether only its block `now` is sent, which changes while the page is open,
-    or without such a block its block `content`."""
+    """Returns a page. is_part: send only its block `now`, which changes while the page is open, or else `content`."""
     found = _templates().get_template(template)
     blocks = [found.blocks[name] for name in ("now", "content") if is_part and name in found.blocks]
     text = "".join(blocks[0](found.new_context(values))) if blocks else found.render(values)

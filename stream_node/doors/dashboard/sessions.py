@@ -1,7 +1,6 @@
-"""Sessions: the cookie of a browser, the token with which its user has signed in, and the secret in its forms.
-The cookie is random. The node keeps the token of a session in memory only, and judges it again at each request, so a
-revoked token ends its sessions at once. A browser whose user has not signed in gets a cookie, too: its forms have a
-secret that belongs to the cookie, and that a page of another web site cannot know (CSRF)."""
+"""Sessions: the random cookie of a browser, the token with which its user signed in, and the secret of its forms.
+The token is kept in memory only and judged again at each request, so a revoked token ends its sessions at once. The
+secret belongs to the cookie, and a page of another web site cannot know it (CSRF)."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class Sessions:
         self._signed_in: dict[str, _SignedIn] = {}
 
     async def visit(self, request: HTTPConnection, now_s: float) -> Visit:
-        """Returns the session of a request. If a request has the header Authorization, its cookie is ignored.
-        now_s: the time of a clock that is never set back. Raises Problem, as `identify` does."""
+        """Returns the session of a request. A request with the header Authorization is judged without its cookie."""
         sent = request.cookies.get(cookie_name(request), "")
         is_new = not _ID.fullmatch(sent)
         session = secrets.token_urlsafe(32) if is_new else sent
@@ -79,12 +77,10 @@ class Sessions:
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, session: str, text: str) -> str:
-        """Returns a proof that this node has written the text for the session. A page shows only texts with their
-        proof, so nobody can make a link to a page that shows another text."""
+        """Returns a proof that this node wrote the text for the session, so nobody can link to another text."""
         return hmac.new(self._key, f"{session}\n{text}".encode(), hashlib.sha256).hexdigest()[:32]
 
     def check(self, visit: Visit, sent: str) -> None:
-        """Raises Problem if a form does not have the secret of its session."""
         if not hmac.compare_digest(visit.csrf.encode(), sent.encode()):
             raise Problem(403, "old-form", "this form is not of your session; load its page again, and send it again")
 
@@ -107,7 +103,7 @@ class Sessions:
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """Returns the name of the cookie. Browsers send the cookies of one host to all its ports, so the port is in it."""
+    """Browsers send the cookies of one host to all its ports, so the name of the cookie has the port."""
     return f"stream-node-{request.url.port or request.url.scheme}"
 
 

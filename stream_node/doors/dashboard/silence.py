@@ -1,5 +1,4 @@
-"""Silence: finds streams that got messages in a steady rhythm and get none any more, from times that the caller gives.
-The rhythm of a stream is the longest pause between pushes that the node has seen; a silence is several times longer."""
+"""Silence: finds streams that got messages in a steady rhythm and now get none for several times as long."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Silence:
         self._rhythms: dict[str, _Rhythm] = {}
 
     def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
-        """Records the streams that got messages since the last sample. now_s: of a clock that is never set back.
-        closed: the streams that were deleted, or are partly served by another node now. They lose their rhythm."""
+        """Records the streams that got messages since the last sample. Deleted or moved ones (closed) are forgotten."""
         for stream in grown:
             rhythm = self._rhythms.get(stream)
             if rhythm is None:

@@ -1,5 +1,4 @@
-"""The pages of streams: the list of all streams, one stream with its partitions and consumers, and forms to change
-it."""
+"""The pages of streams: the list of all streams, one stream in detail, and forms to change it."""
 
 from __future__ import annotations
 
@@ -33,7 +32,6 @@ class Streams:
         self._rates = rates
 
     async def show_all(self, page: DashboardPage) -> Response:
-        """Returns a page of the streams that the user may see and the search finds, in the chosen order."""
         search, order = page.query.get("search", ""), page.query.get("order", "name")
         if order not in ORDERS:
             raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
@@ -58,8 +56,6 @@ class Streams:
         )
 
     async def show(self, page: DashboardPage) -> Response:
-        """Returns the page of one stream: its partitions, its consumers, and forms for the changes that the user may
-        make."""
         name = page.query.get("name", "")
         page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
         async with page.client() as client:
@@ -94,8 +90,7 @@ class Streams:
         return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
 
     async def push(self, page: DashboardPage) -> Response:
-        """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync.
-        Without a partition in the form, the key chooses it; without a key, it is chosen at random."""
+        """Pushes one message. Without a partition, the key chooses it; without a key, it is chosen at random."""
         fields = await page.form()
         name = fields.get("name", "")
         number = number_of(fields, "partition") if fields.get("partition") else None

@@ -1,6 +1,4 @@
-"""Trends: the lag of consumers and the rates of streams in the last quarter of an hour, as charts show them.
-The memory is bounded: a sample names at most the NAMES_MAX streams to which most was written, and the NAMES_MAX
-consumers that are farthest behind."""
+"""Trends: the lag of consumers and the rates of streams in the last quarter of an hour, as charts show them."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ class Trends:
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * (trio.current_time() - began_s)))
 
     async def send_stream(self, page: DashboardPage) -> Response:
-        """Sends the points of a stream's charts as JSON: times, written messages per second, and the largest visible
-        lag."""
+        """Sends a stream's times, written messages per second, and largest visible lag, as JSON."""
         name = page.query.get("name", "")
         page.need(STREAM_RIGHTS, name)
         points = []
@@ -74,7 +71,7 @@ class Trends:
         return _columns(page, points, 3)
 
     async def send_consumer(self, page: DashboardPage) -> Response:
-        """Sends the points of a consumer's charts as JSON: times, lag, and messages per second written and read."""
+        """Sends a consumer's times, lag, and messages per second written and read, as JSON."""
         client_id, name = page.query.get("client", ""), page.query.get("stream", "")
         page.need(Right.INDEX, client_id)
         page.need(STREAM_RIGHTS, name)

@@ -14,14 +14,12 @@ from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
-"""How long before its end a certificate or a token is a warning, and how long it is bad. If a fifth of its lifetime is
-shorter than ENDS_S, the fifth counts; if a twentieth is shorter than ENDS_BAD_S, the twentieth counts."""
+"""How long before its end a certificate or token is a warning, or bad; at most 1/5, 1/20, of its life."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
 OWNER_WAIT_S = 5.0
-"""A shard without an owner, and a message that waits for one, are in trouble after this time.
-That is the time after which the other members take the shards of a dead member."""
+"""A shard without an owner is in trouble after this time, in which other members take those of a dead member."""
 
 
 def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:

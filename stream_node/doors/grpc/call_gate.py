@@ -55,8 +55,7 @@ class CallGate:
         self._about: list[AboutCalls] = []
 
     def routes(self, services: Collection[str]) -> Routes:
-        """Returns the routes of an address that serves these services about blocks (`block_node.grpc.limits.SERVICES`),
-        and health and reflection."""
+        """Returns the routes of an address: for these services about blocks, for health and for reflection."""
         methods = block_methods(self._limits, services)
         about = AboutCalls(self._is_serving, methods)
         self._about.append(about)
@@ -67,8 +66,7 @@ class CallGate:
         }
 
     def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the calls of the chosen identities, and returns their number. The connections stay open, because the
-        rules decide about each new call. reason: as for `GrpcListener.close_identities`."""
+        """Ends the calls of the chosen identities, and returns their number. The connections stay open."""
         meant = [call for call, identity in self._callers.items() if is_meant(identity)]
         for call in meant:
             if reason == ENDED:
@@ -78,7 +76,6 @@ class CallGate:
         return len(meant)
 
     def end_about(self) -> None:
-        """Ends the open calls for health and reflection, because the node stops."""
         for each in self._about:
             each.end()
 
@@ -93,7 +90,7 @@ class CallGate:
         return opened
 
     async def _judge(self, call: GrpcCall, header: str, path: bytes, method: BlockMethod) -> None:
-        """Judges the token of a call, and then opens the call or refuses it. A refusal is delayed, as everywhere."""
+        """Judges the token of a call, then opens or refuses the call. A refusal is delayed, as everywhere."""
         origin = origin_of(call)
         try:
             identity = await self._identity_of(header, origin)

@@ -46,7 +46,6 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
     """All gRPC connections of one node. Each address has routes of its own."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
-        """nursery: as for `DoorListener`."""
         super().__init__(parts, nursery, "grpc", "h2")
         config = parts.config
         self._budget = DoorBudget(config.grpc_unfinished_bytes_max)
@@ -60,7 +59,6 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         return self._gate.end_calls(is_meant, reason)
 
     def stop_accepting(self) -> None:
-        """Accepts no more connections, and tells each peer to open no more calls."""
         self._gate.end_about()
         super().stop_accepting()
 
@@ -80,7 +78,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
 
     @property
     def _limits(self) -> Http2Limits:
-        """The limits of a connection that begins now. The setting `send_timeout_s` can change while the node runs."""
+        """Read for each connection: the setting `send_timeout_s` can change while the node runs."""
         config = self.parts.config
         return Http2Limits(
             streams_max=config.grpc_streams_max,

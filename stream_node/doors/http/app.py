@@ -51,8 +51,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpCall(NamedTuple):
-    """One request to an endpoint. caller: the sender; if the endpoint `is_open`, with the identity of the connection.
-    memory: counts the bytes that the node holds for the request."""
+    """One request. caller: the sender; for an endpoint that `is_open`, as its connection proves it."""
 
     request: Request
     caller: HttpCaller
@@ -80,8 +79,7 @@ class HttpCall(NamedTuple):
             raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
     def check_early(self, demand: Demand) -> None:
-        """Raises Problem as `check` does. Called before a body is read: only a sender with the right can fill memory.
-        A permission is not in the audit log, because the node decides again when the request is carried out."""
+        """Raises Problem as `check` does, before a body fills memory. A permission is not audited."""
         if not self.may(demand):
             self.check(demand)
 
@@ -92,8 +90,7 @@ class HttpCall(NamedTuple):
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[StreamClient]:
-        """Opens a client of this node with the identity of the caller, see `InsideClients.client`. Raises Problem if
-        the node has no room for it."""
+        """Opens a client of this node with the identity of the caller. Raises Problem if there is no room for it."""
         try:
             async with self.clients.client(self.caller.identity, self.caller.peer.address) as client:
                 yield client
@@ -108,13 +105,11 @@ class HttpCall(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """An endpoint: it answers one method of one path. path: with its parameters, such as `/v1/streams/{name}`.
+    """Answers one method of one path, such as `/v1/streams/{name}`.
 
-    handle: returns the answer. It can raise Problem, and every error of our client. demand: the right that the caller
-    needs. None: none, because `handle` uses streams only by `HttpCall.client`, whose rights the node checks.
-    is_open: whether a request is answered even if its token is not valid. is_health: whether it reports the health of
-    the node, also over the connections that are reserved for this.
-    """
+    handle: returns the answer, or raises Problem or an error of our client. demand: the right that the caller needs;
+    None if `handle` uses streams only by `HttpCall.client`. is_open: answered also with a token that is not valid.
+    is_health: answered also over the connections that are reserved for questions about the health."""
 
     method: str
     path: str
@@ -130,7 +125,6 @@ class HttpApp:
     def __init__(
         self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint], nursery: trio.Nursery
     ) -> None:
-        """nursery: runs the tasks that watch long requests."""
         self._parts = parts
         self._clients = clients
         self._known = KnownPartitions()
@@ -207,7 +201,6 @@ class HttpApp:
             await waits_of(usage).wait_turn()
 
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
-        """Returns the problem to send, or None if the peer has gone."""
         # A streaming answer wraps its errors.
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
@@ -275,8 +268,8 @@ class Paths:
         self._patterns = [(compile_path(path)[0], path) for path in self._methods]
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
-        """Returns the endpoints of a path by method, and all methods that it takes; None for an unknown path. Notes the
-        parameters of the path in the scope. A path that takes the method comes before others that fit."""
+        """Returns the endpoints of a path by method, and all methods that it takes. Notes the parameters in the scope.
+        A path that takes the method comes before others that fit."""
         first = None
         for pattern, path in self._patterns:
             match = pattern.fullmatch(scope["path"])
@@ -290,5 +283,4 @@ class Paths:
 
 
 def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:
-    """Returns an answer with a value as JSON, followed by `end`, such as a line end for a terminal."""
     return Response(msgspec.json.encode(value) + end, status, media_type="application/json")

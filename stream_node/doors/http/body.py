@@ -1,5 +1,4 @@
-"""RequestBody: the body of one HTTP request, bounded in size and in time. BodyMemory bounds the bodies of each party.
-A body in gzip is decoded here, so that nothing else sees coded bytes."""
+"""RequestBody: the body of one HTTP request, decoded, and bounded in size and time. BodyMemory bounds each party."""
 
 from __future__ import annotations
 
@@ -19,10 +18,8 @@ from stream_node.doors.http.problems import RETRY, Problem
 from stream_node.node.config import Config
 
 DISCARD_BYTES_MAX = 1024 * 1024
-"""If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent.
-A peer that is still sending when the connection is closed may lose the answer."""
+"""How much of an unread body is read before the answer: a peer that still sends may lose its answer."""
 DISCARD_S_MAX = 1.0
-"""The longest time for reading the rest of a body before the answer is sent."""
 WHOLE_PARTS = 10
 """A whole body must come within this many times the longest time for one part of it (`http_body_timeout_s`)."""
 LARGEST_BODIES_PARTY_MAX = 4
@@ -38,8 +35,7 @@ MEMBERS_MAX = 1_000
 
 
 class BodyMemory:
-    """Counts the bytes of the bodies that the node holds: in all (a part of `PeerMemory`), and for each party.
-    Invariant: every listed party holds bytes."""
+    """Counts the bytes of the bodies that the node holds, in all and for each party that holds some."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
@@ -49,8 +45,7 @@ class BodyMemory:
         return self._held.total()
 
     def hold(self, party: str, size_bytes: int, body_bytes_max: int) -> None:
-        """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many.
-        body_bytes_max: the size of the largest body."""
+        """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many."""
         if self._held[party] + size_bytes > LARGEST_BODIES_PARTY_MAX * body_bytes_max:
             detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
             raise Problem(503, "too-many-bodies", detail, headers=RETRY)
@@ -64,8 +59,8 @@ class BodyMemory:
 
 
 class RequestBody:
-    """Receives the parts of a body. As a context manager, it holds the body's bytes until the end of the block.
-    size_bytes: the bytes received so far. is_complete: whether all of the body was received, or the peer has gone."""
+    """Receives the parts of a body, whose bytes are held until the end of the context.
+    is_complete: whether all of the body was received, or the peer has gone."""
 
     def __init__(
         self, request: Request, receive: Receive, config: Config, bodies: BodyMemory, party: str, memory: RequestMemory
@@ -97,8 +92,7 @@ class RequestBody:
         self._memory.note(body_bytes=0)
 
     async def receive(self) -> Any:
-        """Returns the next event. Raises Problem if the body is too large or too slow, or if too many bytes are
-        held."""
+        """Returns the next event. Raises Problem if the body is too large or slow, or too many bytes are held."""
         if self._first is not None:
             event, self._first = self._first, None
             return event
@@ -167,7 +161,6 @@ class RequestBody:
         return Problem(413, "body-too-large", detail)
 
     async def discard_some(self) -> None:
-        """Reads some of the rest of the body and drops it, before an answer is sent."""
         # A sender that still waits would send its body for nothing.
         if self._is_on_demand:
             return
@@ -222,7 +215,7 @@ class _Gunzip:
 
 
 async def read_small(request: Request, bytes_max: int) -> bytes:
-    """Returns the body of a request that has only a few members or fields. Raises Problem if it is larger."""
+    """Returns a body of a few members or fields. Raises Problem if it is larger."""
     body = bytearray()
     async with aclosing(request.stream()) as parts:
         async for part in parts:

@@ -1,5 +1,5 @@
-"""HttpConnection: one connection of HTTP/1.1. h11 reads and writes HTTP; this module moves its bytes, calls the
-application of ASGI for each request, and bounds the peer. Upgrades, such as to a WebSocket, are ignored."""
+"""HttpConnection: moves the bytes of one HTTP/1.1 connection between h11, its socket and an ASGI application.
+It bounds the peer. Upgrades, such as to a WebSocket, are ignored."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from stream_node.node.parts import NodeParts
 
 READ_BYTES_MAX = 64 * 1024
 EVENTS_AT_ONCE_MAX = 2
-"""After this many events of one read, other tasks run before each further event. A short body and its end are two
-events, but one read can bring ten thousand chunks of a body."""
+"""After so many events of one read (a short body and its end are two), other tasks run before each next one."""
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
 """Matches a request target as clients send it to proxies. Its groups: host and port; path and query."""
 
@@ -44,9 +43,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpStream:
-    """The bytes of one connection, encrypted if it uses TLS.
-    send_s: the longest time in which the peer may take no part of an answer. traffic: counts the bytes, without TLS.
-    tls: the TLS after its handshake; None: not encrypted."""
+    """The bytes of one connection. send_s: how long the peer may take no part of an answer. traffic: without TLS."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
         self._stream = stream
@@ -103,8 +100,7 @@ class HttpStream:
 
 
 class HttpConnection:
-    """Serves the requests of one connection, one after the other.
-    identity: the one that the last request has proved. closed: counts the closed connections by reason.
+    """Serves the requests of one connection, one after the other. identity: the last that a request has proved.
     Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with what nobody reads."""
 
     def __init__(
@@ -119,7 +115,7 @@ class HttpConnection:
         note_received: Callable[[], None],
         note_waits: Callable[[], None],
     ) -> None:
-        """is_for_health: whether the connection may only ask for the health of a full node; it ends after one answer.
+        """is_for_health: the connection may only ask for the health of a full node, once.
         note_received, note_waits: called when a whole request was received, and when its answer was sent."""
         self._app = app
         self.stream = stream
@@ -167,7 +163,6 @@ class HttpConnection:
             self._roster.end(self)
 
     async def _next_request(self) -> h11.Request | None:
-        """Returns the next request; None if the connection must end instead."""
         self._waiting.deadline = trio.current_time() + self._idle_s
         with self._waiting:
             if isinstance(event := await self._next_event(), h11.Request):
@@ -176,8 +171,8 @@ class HttpConnection:
         return None
 
     async def _next_event(self) -> h11.Event:
-        """Returns the next event of the peer. ConnectionClosed stands also for a connection that failed, and for bytes
-        that are not HTTP, which are answered here."""
+        """Returns the next event of the peer; ConnectionClosed also for a failed connection, and for bytes that are not
+        HTTP, which are answered here."""
         while True:
             # The peer has said that it sends no other request, so what it sends after this one means nothing.
             if self._h11.their_state is h11.MUST_CLOSE:

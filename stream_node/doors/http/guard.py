@@ -1,10 +1,8 @@
-"""Checks a request before its caller is known: the name by which it calls the node, and the web site that sent it.
-Also tells browsers which pages of other web sites may use streams (CORS). Starlette makes the headers. Only the paths
-of data take part. The dashboard, the metrics and the health of the node stay closed to other sites.
+"""Checks a request before its caller is known: the host that it names, and the web site that sent it.
+Also tells browsers which other web sites may use the paths of data (CORS); all other paths stay closed to them.
 
-A web page in a browser on this machine can send requests to a node that listens at the loopback address. The check of
-the host name stops pages whose own name now points at this address (DNS rebinding). The check of the origin stops all
-others."""
+A web page on this machine can reach a node at the loopback address. The check of the host stops pages whose own name
+now points there (DNS rebinding), and the check of the origin stops all others."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ MAX_AGE_S = 600
 
 
 def check_headers(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem if the first line and the headers are too large, or do not say where the body ends.
-    h11 bounds only headers that come in parts."""
+    """Raises Problem if the first line and the headers are too large, or do not say where the body ends."""
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
         raise problem_of_status(431)
@@ -48,8 +45,8 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
 
 
 def check_host(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem if the request has no valid Host, or names a host that is not this node. Names are checked only if
-    `http_hosts` is set, or if the node was called at a loopback address."""
+    """Raises Problem without a valid Host, or if it names another node. Names are checked if `http_hosts` is set, or
+    if the node was called at a loopback address."""
     sent = request.headers.getlist("host")
     host = host_of(sent[0]) if len(sent) == 1 else None
     if host is None:
@@ -63,8 +60,7 @@ def check_host(request: HTTPConnection, config: Config) -> None:
 
 
 def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
-    """Raises Problem if a page of another web site wants to change something, or asks for leave by a preflight
-    request."""
+    """Raises Problem if a page of another web site wants to change something, or asks first whether it may."""
     if method in SAFE_METHODS and not is_preflight(request):
         return
     origin = request.headers.get("origin")
@@ -81,7 +77,7 @@ def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
 
 @lru_cache(maxsize=100)
 def host_of(header: str) -> str | None:
-    """Returns the host of a header Host in small letters, without port and brackets; None if it is not valid."""
+    """Returns the host in small letters, without port and brackets; None if the header is not valid."""
     try:
         parts = urlsplit(f"//{header}")
         is_plain = parts.netloc == header and parts.username is None and (parts.port or 0) >= 0
@@ -113,14 +109,13 @@ def is_preflight(request: HTTPConnection) -> bool:
 
 
 def readable_send(request: HTTPConnection, send: Send, config: Config) -> Send:
-    """Returns a function that sends an answer, with the headers that let the asking page read it, if it may."""
+    """Returns a `send` that adds the headers that let the asking page read the answer, if it may."""
     if is_preflight(request) or not _is_allowed(request, config):
         return send
     return partial(_middleware(config.http_origins, ()).send, send=send, request_headers=request.headers)
 
 
 def options_answer(request: HTTPConnection, methods: Sequence[str], config: Config) -> Response:
-    """Returns the answer to OPTIONS for a path that takes these methods, also to a preflight request."""
     answer = Response(status_code=204, headers={"Allow": ", ".join(methods)})
     if is_preflight(request) and _is_allowed(request, config):
         # The browser compares the methods itself, so the answer has the same status for each of them.

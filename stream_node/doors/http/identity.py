@@ -1,6 +1,4 @@
-"""HttpCaller: the sender of an HTTP request.
-A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
-A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`)."""
+"""HttpCaller: the sender of an HTTP request, as its client certificate or its token proves it; else anonymous."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ TOKEN_CHARACTERS_MAX = 512
 
 
 class Peer(NamedTuple):
-    """The other side of an HTTP connection. identity: as its certificate proves it.
-    address: the `host:port`, with brackets around an IPv6 host. server_host: the node's IP address that it called."""
+    """The other side of a connection. address: `host:port`. server_host: the node's IP address that it called."""
 
     address: str
     identity: Identity
@@ -33,9 +30,8 @@ class Peer(NamedTuple):
 
 
 class ConnectionContext(NamedTuple):
-    """The place of a connection in the node. is_for_health: it may only ask for the health of a full node.
-    holdings: the memory that it takes. note_received: called when all of a request was received. note_caller: called
-    with the identity of a request."""
+    """A connection, for its requests. is_for_health: it may only ask for the health of a full node.
+    note_received: called when all of a request was received. note_caller: called with the identity of a request."""
 
     peer: Peer
     holdings: Holdings
@@ -45,8 +41,6 @@ class ConnectionContext(NamedTuple):
 
 
 class HttpCaller(NamedTuple):
-    """The sender of a request. identity: as its connection or token proves it."""
-
     identity: Identity
     peer: Peer
 
@@ -66,8 +60,7 @@ def peer_of(request: HTTPConnection) -> Peer:
 
 
 async def identify(request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
-    """Returns the sender of a request. Raises Problem if its token is refused; the refusal is delayed, as
-    everywhere."""
+    """Returns the sender of a request. Raises Problem if its token is refused; the refusal is delayed."""
     peer = peer_of(request)
     sent = request.headers.getlist("authorization")
     if not sent:
@@ -82,7 +75,6 @@ async def identify(request: HTTPConnection, authenticator: Authenticator) -> Htt
 
 
 async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
-    """Returns the identity that the text of a token proves for a request. Raises Problem if the token is refused."""
     peer = peer_of(request)
     if not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
         raise _unauthorized("this is no token; it has a wrong length")

@@ -12,11 +12,9 @@ WATCH_AFTER_S = 0.1
 
 
 class LateWatches:
-    """Watches, for each request that takes long, whether its peer has gone. Short requests are not watched: the task of
-    a watch would take a good part of their time.
+    """Watches, for each request that takes long, whether its peer has gone. For a short one, a task would cost much.
 
-    Invariant: `_short` has the requests that have begun in the last interval or so; a task looks at them while there
-    are any."""
+    Invariant: `_short` has the requests of about the last interval; a task looks at them while there are any."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -25,7 +23,7 @@ class LateWatches:
 
     @asynccontextmanager
     async def watched(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> AsyncIterator[None]:
-        """Calls the function with the cancel scope of the block if the block takes longer than WATCH_AFTER_S."""
+        """Calls the function with the cancel scope of the block if that takes longer than WATCH_AFTER_S."""
         watch = _Watch(function)
         self._short[watch] = None
         if not self._looks:

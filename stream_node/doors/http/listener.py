@@ -27,7 +27,6 @@ class HttpListener(DoorListener[HttpConnection, None]):
     """All HTTP connections of one node. A few above the limit may ask for the health of the node (`Places`)."""
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
-        """nursery: as for `DoorListener`."""
         super().__init__(parts, nursery, "http")
         config = parts.config
         # Handlers use streams through clients inside the node, so that every right and limit is checked as elsewhere.
@@ -41,8 +40,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
         self._app = HttpApp(parts, self.clients, endpoints, nursery)
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the connections and the clients of all chosen identities. Returns the number of connections.
-        reason: a short, fixed word for counters."""
+        """Ends the connections and clients of the chosen identities. Returns the number of connections."""
         meant = [each for each in self._open.values() if is_meant(each.peer.identity)]
         for connection in meant:
             connection.close(reason)

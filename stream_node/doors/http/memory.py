@@ -1,6 +1,6 @@
 """RequestMemory: counts the bytes that the node holds for one HTTP request, before they are made.
-They count for the identity of the request's connection (else for its host), for the caller if its token proves another
-identity, and for the node, as the bytes of the node's own listener do (`ockam.quotas.usage`, `ockam.quotas.memory`)."""
+They count for the connection's identity (else its host), for the caller if a token proves another one, and for the
+node (`ockam.quotas`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ READINGS_SHARE = 4
 
 
 class Readings:
-    """Lets requests read their pages in turn. Otherwise many readings together could exceed the memory for all peers,
-    and the node would close connections. A reading never waits for a peer, so the turns are short.
+    """Lets requests read their pages in turn, so that together they stay below the share of the memory.
     Invariant: `size_bytes` is at most the share, or there is one reading."""
 
     def __init__(self, memory: PeerMemory) -> None:
@@ -29,7 +28,6 @@ class Readings:
         self.size_bytes = 0
 
     async def begin(self, size_bytes: int) -> None:
-        """Waits for the turn of a reading. size_bytes: the memory that it needs."""
         async with self._turn:
             while self.size_bytes and self.size_bytes + size_bytes > self._memory.bytes_max // READINGS_SHARE:
                 self._ended = trio.Event()
@@ -42,13 +40,11 @@ class Readings:
 
 
 class RequestMemory:
-    """The bytes that the node holds for one request. A context manager: after its block, nothing is held.
-    It counts the body, the data that is read for the answer, and the part of the answer that is being sent.
+    """The bytes that the node holds for one request: its body, the data for the answer, and the part being sent.
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
-        """holdings: those of the connection. key: its identity, as `ockam.quotas.usage.party_key` names it.
-        page_bytes: the largest size of a page's data, unless the first message alone is larger."""
+        """holdings: of the connection. key: its party (`party_key`). page_bytes: the usual size of a page."""
         self._readings = readings
         self.page_bytes = page_bytes
         self._usages = usages
@@ -72,22 +68,19 @@ class RequestMemory:
             self._holdings.note_waiting(-self.body_bytes)
 
     def count_for(self, key: str) -> None:
-        """Counts also for another identity from now on, because the request has proved it."""
         if key not in self._keys:
             self._count(0)
             self._keys.append(key)
             self.note()
 
     async def wait_room(self) -> None:
-        """Waits while an identity of this request has more bytes than it may hold. The request must hold
-        nothing that others wait for."""
+        """Waits while an identity has more bytes than it may hold. The request holds nothing that others wait for."""
         while (over := self._find_over()) is not None:
             await waits_of(over).wait_room()
 
     @asynccontextmanager
     async def making(self, size_bytes: int) -> AsyncIterator[None]:
-        """Waits for room for the bytes that the block makes for the answer, and counts them instead of the earlier
-        ones. They stay counted after the block, until `note` gets the number that was made."""
+        """Waits for room for the bytes that the block makes, and counts them until `note` gets their number."""
         self.note(made_bytes=0)
         while True:
             await self.wait_room()

@@ -1,7 +1,6 @@
 """Reads messages for an answer over HTTP, after the memory for them is counted.
-The size of a message is known only after it was read. So if a page is larger than usual, or must wait for a message, or
-belongs to a partition elsewhere, its reading begins with a pull of the first message without its data. If the request
-waits for a message, this pull waits, and holds nothing meanwhile."""
+The size of a message is known only after reading. So before a page that is large, waits, or belongs to a partition
+elsewhere, the first message is pulled without its data; a wait for it holds nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from stream_service.page_codec import PackedMessages
 
 BESIDE_BYTES = StreamLimits().key_bytes_max + StreamLimits().headers_bytes_max
 COPIES = 3
-"""While a page is received from the node itself, it is in memory this many times: as the bytes of the connection, as
-the payload, and as messages. The copies on the other side of that connection are counted there."""
+"""A page from the node itself is in memory this many times: as bytes, as payload, and as messages."""
 OVERHEAD_BYTES = 500
 """The memory of one message beside its data and key."""
 HEADER_BYTES = 150
@@ -32,7 +30,7 @@ PART_BYTES = 64 * 1024
 
 
 async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0) -> CutPage:
-    """Returns a page with no more than the first `data_bytes_max` bytes of each message, as `Stream.pull_page` does."""
+    """Returns a page with only the first `data_bytes_max` bytes of each message."""
     request = CutPull(0, start_of(start), limit, int(wait_s * 1000), data_bytes_max)
     call = stream.session.core.call(stream.handle, encoded(CUT_PULL, request), patience=patience_for(wait_s))
     return answer_of(await stream.session.answered(call, wait_s), CUT_PULL)
@@ -75,7 +73,6 @@ async def pull_cut_counted(
 
 
 def cut_bytes(messages: int, data_bytes_max: int) -> int:
-    """Returns how much memory a page of the beginnings of messages needs at most."""
     return messages * (data_bytes_max + BESIDE_BYTES) * COPIES
 
 

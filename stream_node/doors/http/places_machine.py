@@ -1,10 +1,8 @@
 """Places: decides which connections of a door (HTTP or gRPC) may be open. It opens and closes nothing.
 
-A connection is half while its request has not come whole: during its TLS handshake, before its headers are complete,
-between two requests, and while a part of a body is missing. Half connections give way to new ones, the oldest first, so
-nobody keeps others out by connections that say nothing. When all connections are busy, a few more may ask for the
-health of the node.
-"""
+A connection is half while its request has not come whole: in the TLS handshake, before or between requests, and while a
+part of a body is missing. Half connections give way to new ones, the oldest first, so nobody keeps others out by saying
+nothing. When all connections are busy, a few more may ask for the health of the node."""
 
 from __future__ import annotations
 
@@ -41,9 +39,8 @@ G = TypeVar("G", bound=Guest)
 
 
 class Places(Generic[G]):
-    """The open connections, by party. A party is one host, or one certificate.
-    Invariant: a guest has one place, under its party or in `_health`; at most HEALTH_PLACES are in `_health`. `_half`
-    has the half guests, the guest that has been half for longest first."""
+    """The open connections, by party: one host, or one certificate.
+    Invariant: a guest has one place, under its party or in `_health`. `_half` has the half guests, the oldest first."""
 
     def __init__(self) -> None:
         self._parties: dict[G, str] = {}
@@ -95,8 +92,8 @@ class Places(Generic[G]):
             self._half[guest] = None
 
     def _oldest(self, party: str | None) -> G | None:
-        """Returns the guest that has been half for longest; None if none is half. party: only among its guests.
-        A peer that has just sent something is passed over, if the ones after it have not."""
+        """Returns the guest that has been half for longest, among those of the party if one is given.
+        A peer that has just sent something is passed over, if a later one has not."""
         parties = ((each, self._parties.get(each)) for each in self._half)
         half = (each for each, its in parties if its is not None and party in (None, its))
         candidates = list(islice(half, CANDIDATES_MAX))

@@ -78,14 +78,11 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
     (errors.ConnectionLost, 503, "connection-lost"),
     (errors.ClientClosed, 503, "connection-lost"),
 )
-"""Each error of the stream client, with the HTTP status and the name of the problem that reports it.
-The first entry that fits an error counts, so each class stands before its base classes."""
+"""The status and the name for each error of the client. The first that fits counts, so bases stand last."""
 
 
 def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
-    """Returns the problem that reports an error of the client inside the node.
-    Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
-    changed something. is_read: whether the request changes nothing, so that there is no doubt."""
+    """Returns the problem for an error of the client inside the node. is_read: nothing was changed: no doubt."""
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt and not is_read}

@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 
 def _part(find: Callable[[BlockServicesStatistics], T | None], prefix: str = "stream_node_") -> Part[T]:
-    """Returns a part of the statistics of the block node, which a node can lack."""
     return Part(lambda s: None if (blocks := s.statistics.services.blocks) is None else find(blocks), prefix)
 
 
@@ -75,8 +74,8 @@ GRPC_BLOCK_METRICS = (
     _reference("subscriber_open_connections", lambda e: e.subscribe.sessions, "Subscriptions."),
     *(_reference(f"{name}_total", _counted(name), text) for name, text in COUNTED.items()),
 )
-"""The metrics of a node that speaks gRPC. Those with the prefix `blocknode_` have the names of the reference block
-node, so that its dashboards and alerts work here; their publishers, subscribers and counters are of gRPC alone."""
+"""The metrics of a node that speaks gRPC. Those with the prefix `blocknode_` are named as in the reference block
+node, for its dashboards; they are of gRPC alone."""
 BLOCK_METRICS = (
     _store("blocks", lambda e: e.blocks, "Blocks that can be read."),
     _store("block_bytes", lambda e: e.size_bytes, "Size of these blocks."),

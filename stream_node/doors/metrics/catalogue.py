@@ -19,7 +19,6 @@ CONNECTION_SOURCES = ("anonymous", "certificate", "token")
 
 
 def _traffic(snapshot: Snapshot, name: str) -> float:
-    """Returns the sum of a field of `Traffic` over all connections, open or ended."""
     tcp = snapshot.statistics.tcp
     return float(getattr(tcp.past, name) + sum(getattr(each, name) for each in tcp.connections))
 
@@ -172,8 +171,7 @@ def _count(snapshot: Snapshot) -> Values:
 
 
 def _lasting(snapshot: Snapshot, kind: TroubleKind) -> dict[tuple[str, ...], float]:
-    """Returns how long each trouble of one kind lasts, by its subject.
-    The longest are named; the longest of the others has the subject OTHERS, so that an alert misses none."""
+    """Returns how long each trouble of one kind lasts, by its subject; the longest one that is not named as OTHERS."""
     troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
     found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
     for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
@@ -211,7 +209,6 @@ def _conditions(snapshot: Snapshot) -> Values:
 
 
 def _by_stream(snapshot: Snapshot, join: Callable[[list[MirrorState]], float]) -> dict[str, float]:
-    """Joins the states of all partitions of each stream into one value."""
     streams: dict[str, list[MirrorState]] = {}
     for each in snapshot.statistics.services.mirrors:
         if each.condition not in PRIMARIES:

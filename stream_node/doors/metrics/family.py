@@ -27,8 +27,7 @@ class Metric(NamedTuple):
 
 
 class Part(Generic[T]):
-    """One part of the snapshots, and the maker of its metrics. find: returns the part; None: this node does not have
-    it, and its metrics have no values. prefix: the beginning of the names of the metrics."""
+    """A part of the snapshots, and the maker of its metrics. find: returns None if this node does not have the part."""
 
     def __init__(self, find: Callable[[Snapshot], T | None], prefix: str = "stream_node_") -> None:
         self._find = find

@@ -1,7 +1,5 @@
-"""Snapshot: everything that the metrics show, at one moment.
-It is taken in the event loop, which it never holds for long: the database and files are read in other threads, and long
-lists are walked in parts. Only some streams and consumers have statistics of their own; the others are summed, because
-every name in a metric costs memory in Prometheus for good."""
+"""Snapshot: everything that the metrics show, at one moment. It never holds the event loop for long.
+Some streams and consumers are named, the others summed: every name in a metric costs memory in Prometheus for good."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ OTHERS = "_others"
 
 
 class StreamFigures(msgspec.Struct, frozen=True):
-    """The statistics of one stream, for all its partitions. written: all messages ever stored, not only those retained.
-    oldest_us: the time of the oldest message, in microseconds since 1970; None if there is no message."""
+    """One stream with all its partitions. written: all messages ever. oldest_us: None without messages."""
 
     name: str
     partitions: int
@@ -44,9 +41,7 @@ class StreamFigures(msgspec.Struct, frozen=True):
 
 
 class ConsumerFigures(msgspec.Struct, frozen=True):
-    """The statistics of one consumer on one stream, for all partitions that it reads (`stream_node.care.unread_rows`).
-    lag: the number of stored messages after its positions. saved_us: when it saved a position last, in microseconds
-    since 1970; None for the sum of several consumers."""
+    """One consumer of one stream. saved_us: when it saved a position last; None for a sum of consumers."""
 
     client_id: str
     stream: str
@@ -103,8 +98,7 @@ class Figures(NamedTuple):
 
 
 def read_session(session: Session, most: int) -> Figures:
-    """Reads the statistics of the streams to which most was written, and of the consumers with the greatest lag.
-    most: how many of each are shown one by one."""
+    """Reads the `most` streams to which most was written and consumers with the greatest lag, and their rest."""
     named = [StreamFigures(*row) for row in session.execute(_TOP, {"most": most})]
     partitions, *sums = (number or 0 for number in session.execute(_TOTALS).fetchone())
     rest = StreamFigures(
@@ -125,7 +119,6 @@ def read_session(session: Session, most: int) -> Figures:
 
 
 async def read_figures(runner: ThreadRunner, most: int) -> Figures:
-    """Reads the statistics in a reading thread. Raises StorageError, see `ThreadRunner.read`."""
     return (await runner.read(partial(Do, partial(read_session, most=most)))).result
 
 
@@ -137,7 +130,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Mailboxes(msgspec.Struct):
-    """The mailboxes of all workers together. full: the number of mailboxes that take no further messages at present."""
+    """The mailboxes of all workers together. full: how many take no further messages at present."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -145,12 +138,10 @@ class Mailboxes(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that the metrics show.
+    """Everything that the metrics show. parts: those of the running node, which go on counting.
 
-    parts: those of the running node, which go on counting. streams, consumers: empty if the database could not be read.
-    troubles: None if unknown. names_max: how many of one kind have metrics of their own. endings: the ends of
-    certificates and tokens, the next end first. files: the bytes of the SQLite `database` and its `log`.
-    """
+    streams, consumers: empty if the database could not be read. troubles: None if unknown. endings: of certificates and
+    tokens, the next first. files: the bytes of the SQLite `database` and its `log`."""
 
     parts: NodeParts
     statistics: ServerStatistics

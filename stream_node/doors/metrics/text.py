@@ -60,9 +60,7 @@ def family_of(metric: Metric, values: Values) -> Family:
 
 
 def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> tuple[bytes, dict[str, str]]:
-    """Returns the text of all metrics, with those of the process, and its headers. It takes milliseconds: use a thread.
-    accept, accept_encoding: the headers of the request. They choose OpenMetrics in place of the text format of
-    Prometheus, and gzip."""
+    """Returns the text of all metrics, with those of the process, and its headers. It takes milliseconds."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)

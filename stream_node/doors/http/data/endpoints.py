@@ -42,9 +42,7 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 class HttpOperation(NamedTuple):
-    """One endpoint, as `/v1/openapi.json` describes it. answer, body: the types of the answer and of the body, if JSON.
-    other_answers, other_bodies: further media types. statuses: the statuses of success. description: more about
-    its requests."""
+    """One endpoint for `/v1/openapi.json`. answer, body: the JSON types. other_…: further media types."""
 
     endpoint: Endpoint
     summary: str

@@ -1,7 +1,6 @@
 """Follows a partition by server-sent events: every message as it is stored, until the peer or the node ends it.
-The id of an event has the index that follows its message, and the creation time of the partition. A browser that
-connects again sends the last id as the header `Last-Event-ID`, so it misses no message and gets none twice. If the
-partition was deleted and created again meanwhile, the time differs, and the browser gets an error instead."""
+The id of an event is the index after its message and the creation time of the partition. A browser sends the last id
+again as `Last-Event-ID`: it misses no message, and gets an error if the partition was made again meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ HEARTBEAT_S = 10.0
 async def follow(
     call: HttpCall, name: str, partition: int | None, key: bytes | None, start: StartLike, form: Form
 ) -> Response:
-    """Returns an answer that ends only when the peer has gone, the node stops or the stream is deleted."""
     next_index, created_us = _last_event_id(call.request)
     start = start if next_index is None else next_index
     # The first page is read before the answer begins, so that errors have their status.
@@ -110,8 +108,7 @@ async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, for
 
 
 async def _check_same(call: HttpCall, client: StreamClient, followed: StreamInfo) -> None:
-    """Raises StreamNotFound if the partition was deleted or made again, and Problem if the caller may not read it any
-    more."""
+    """Raises StreamNotFound for a deleted or new partition, and Problem if the caller may not read it any more."""
     name = followed.stream_name
     now = await find_partition(client, name, followed.partition)
     if now is None:
@@ -130,8 +127,7 @@ def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[byt
 
 
 def _last_event_id(request: Request) -> tuple[int | None, int | None]:
-    """Returns the header Last-Event-ID: the index after the message of an event, and the creation time of the
-    partition. None: the header, or the time in it, is missing. Raises Problem if it is no id of an event."""
+    """Returns the index and the creation time in the header Last-Event-ID, None for what is missing. Raises Problem."""
     text = request.headers.get("last-event-id", "")
     if not text:
         return None, None

@@ -1,5 +1,4 @@
-"""Checks whether bytes are JSON or text, and decodes text in slices.
-The values of JSON can need a hundred times as much memory as the bytes, and whole text four times as much."""
+"""Checks whether bytes are JSON or text, in slices: decoded values can need a hundred times as much memory."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 SLICE_BYTES = 48 * 1024
-"""Data is decoded and encoded in slices of this size: a multiple of 3, so that no slice needs padding in base64."""
+"""A multiple of 3, so that no slice needs padding in base64."""
 _DECODER = msgspec.json.Decoder(msgspec.Raw)
 
 

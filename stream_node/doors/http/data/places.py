@@ -28,8 +28,8 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns the partitions as `find_partitions` does, perhaps with outdated indexes: a list is remembered until any
-    partition is added or removed. A caller without the right, or of a node that shares its streams, gets a new list."""
+    """Returns the partitions as `find_partitions` does, from a list that is remembered until any is added or
+    removed; so the indexes can be old. Without the right, or in a node that shares its streams, the list is new."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
     known = call.known.of(call.parts.services.directory.changes)
@@ -43,7 +43,7 @@ async def known_partitions(call: HttpCall, client: StreamClient, name: str, righ
 
 
 async def find_partition(client: StreamClient, name: str, number: int) -> StreamInfo | None:
-    """Returns one partition's description by one request, or None if the caller may not know of it or there is none."""
+    """Returns one partition by one request; None if there is none, or the caller may not know of it."""
     after = StreamKey(name, number - 1) if number else None
     page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
     is_there = page.streams and (page.streams[0].stream_name, page.streams[0].partition) == (name, number)
@@ -51,8 +51,7 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
 
 
 async def get_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns all partitions of a stream. Raises StreamNotFound if there is none, and Problem if the caller lacks the
-    right."""
+    """Returns all partitions of a stream. Raises StreamNotFound, and Problem without the right."""
     found = await known_partitions(call, client, name, right)
     if not found:
         # The node lists only streams on which the caller has a right, so a missing right is reported first.
@@ -75,14 +74,12 @@ def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -
 async def get_partition(
     call: HttpCall, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
 ) -> tuple[Stream, StreamInfo]:
-    """Returns the partition that a request means, with its description, see `choose`."""
     info = choose(await get_partitions(call, client, name, right), name, number, key)
     return partition_at(call, client, name, info.partition), info
 
 
 def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> StreamInfo:
-    """Returns the partition that a request means: the one with the number, that of the key, or the only one.
-    Raises Problem if there is no such partition, or if the request chooses none of several."""
+    """Returns the partition with the number, that of the key, or the only one. Raises Problem if none is meant."""
     if number is None and key is not None:
         number = partition_of(key, infos[-1].partition + 1)
     if number is None:
@@ -99,7 +96,7 @@ def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | 
 
 
 async def make_partition(call: HttpCall, client: StreamClient, name: str, number: int | None) -> StreamInfo:
-    """Creates a stream with one partition, and returns its description. Raises Problem for another partition than 0."""
+    """Creates a stream with one partition. Raises Problem for another partition than 0."""
     if number:
         detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
         raise Problem(404, "stream-not-found", detail)

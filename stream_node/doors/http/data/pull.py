@@ -74,7 +74,6 @@ class MessagePage(msgspec.Struct, frozen=True):
 
 
 async def pull(call: HttpCall) -> Response:
-    """Returns messages in the form that the header Accept names."""
     name, query = stream_name(call.request), read_query(call.request, PullQuery)
     kind = _accepted(call.request, (JSON, LINES, EVENTS))
     start = reading.parse_from(query.start)
@@ -146,7 +145,7 @@ def _headers(found: reading.PageMessages, name: str, partition: int) -> dict[str
 
 
 def _accepted(request: Request, kinds: tuple[str, ...]) -> str:
-    """Returns the type that the header Accept prefers; without it, the first type. Raises Problem if none fits."""
+    """Returns the type that the header Accept prefers, or the first one. Raises Problem if none fits."""
     ranges: list[tuple[float, str]] = []
     for part in ",".join(request.headers.getlist("accept")).split(","):
         kind, *parameters = (each.strip().lower() for each in part.split(";"))

@@ -84,8 +84,7 @@ async def push(call: HttpCall) -> Response:
 
 def _read_headers(request: Request) -> list[Header]:
     """Returns the headers for all messages of a request, in their order. Raises Problem for an empty name.
-    A value has exactly the bytes that were sent. Names are in small letters: HTTP does not tell them from capital
-    ones."""
+    Values have the bytes that were sent. Names are in small letters, which HTTP does not tell from capital ones."""
     found: list[Header] = []
     for name, value in request.headers.raw:
         if not name.startswith(HEADER_PREFIX):

@@ -19,7 +19,6 @@ from stream_service.names import refusal_of_name
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 INDEX_MAX = 2**63 - 1
-"""The highest index that a request may have."""
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
 BASE64 = "^([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)?$"
@@ -32,7 +31,6 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 
 def stream_name(request: Request) -> str:
-    """Returns the name of the stream in the path. Raises Problem if it is not a valid name of a stream."""
     name = path_text(request, "name")
     refusal = refusal_of_name(name)
     if refusal is not None:
@@ -50,7 +48,6 @@ def path_text(request: Request, parameter: str) -> str:
 
 
 def path_index(request: Request, parameter: str) -> int:
-    """Returns a part of the path that is a number. Raises Problem if it is not a number, or too large."""
     text = request.path_params[parameter]
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
         raise Problem(400, "invalid-request", f"the {parameter} in the path is a whole number from 0 to {INDEX_MAX}")
@@ -58,8 +55,7 @@ def path_index(request: Request, parameter: str) -> int:
 
 
 def read_query(request: Request, kind: type[Q]) -> Q:
-    """Returns the query of a request as a struct, whose fields are the parameters.
-    Raises Problem for an unknown or repeated parameter, and for a value that is not of its type."""
+    """Returns the query as a struct. Raises Problem for unknown, repeated, missing or wrong parameters."""
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError) as error:
@@ -90,8 +86,7 @@ def read_query(request: Request, kind: type[Q]) -> Q:
 
 @cache
 def _parameters(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
-    """Returns, for the name of each parameter, its field, the type of its value, and whether it must be there. The
-    types stand as text in their module, and evaluating them for each request would take an eighth of its time."""
+    """Returns the field, type and need of each parameter. Evaluating the types for each request would be slow."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         field.encode_name: (field.name, _without_none(hints[field.name]), field.required)
@@ -100,15 +95,14 @@ def _parameters(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _without_none(kind: Any) -> Any:
-    """Returns the type of a parameter without None. Otherwise the text "null" would count as a missing parameter."""
+    """Otherwise the text "null" would count as a missing parameter."""
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
     return kind
 
 
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
-    """Returns bytes that are given as text, or as base64 by the parameter whose name ends in `_base64`.
-    Raises Problem if both are given, or if `digits` is not base64."""
+    """Returns bytes given as text, or as base64 (`…_base64`). Raises Problem for both, or for wrong base64."""
     if digits is None:
         return None if text is None else text.encode()
     if text is not None:

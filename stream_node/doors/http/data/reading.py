@@ -1,5 +1,4 @@
-"""Reads messages for a request: where reading begins, a page of messages, and how a message is shown as JSON.
-A damaged message never breaks a page: it is shown with the reason in place of its data."""
+"""Reads messages for a request, and shows them as JSON. A damaged message has a reason in place of its data."""
 
 from __future__ import annotations
 
@@ -78,8 +77,6 @@ class DataMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """A message that cannot be read. reason: why."""
-
     index: int
     reason: str
 
@@ -94,8 +91,7 @@ class PageMessages(NamedTuple):
 
 
 def parse_from(text: str) -> StartLike:
-    """Returns where reading begins: at a word (`latest` means after the last message), an index, an age or a time.
-    Raises Problem for a text that does not match FROM."""
+    """Returns where reading begins (`latest`: after the last message). Raises Problem if it does not match FROM."""
     names = {"earliest": "first", "latest": "new"}
     text = _SPACE_FOR_PLUS.sub(r"\1+\2", text)
     try:
@@ -110,8 +106,8 @@ def parse_from(text: str) -> StartLike:
 async def read_found(
     memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0
 ) -> PageMessages:
-    """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
-    Raises PositionBeyondEnd if an index lies beyond the end, where a reader would miss the messages before it."""
+    """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most. Raises
+    PositionBeyondEnd for an index beyond the end, where a reader would miss the messages before it."""
     deadline_s = trio.current_time() + wait_s
     while True:
         left_s = min(max(0.0, deadline_s - trio.current_time()), NODE_WAIT_S_MAX)
@@ -140,8 +136,7 @@ async def read_found(
 
 
 async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> PageMessages | None:
-    """Reads messages one by one, because a damaged one has failed the page. Returns None if none is damaged after
-    all."""
+    """Reads messages one by one, after a failed page. Returns None if none is damaged after all."""
     info = await stream.info()
     begin = end = max(index, info.first_index)
     damaged, size_bytes = dict[int, Damaged](), 0
@@ -182,8 +177,7 @@ def joined(messages: Sequence[RichMessage | Damaged], form: Form, between: bytes
 
 
 def _joined_usual(messages: PackedMessages, between: bytes) -> Iterator[bytes] | None:
-    """Returns the pieces that `joined` yields, made by few calls for all messages. Returns None for a page that is not
-    of small values of JSON alone."""
+    """Returns the pieces that `joined` yields, by few calls; None unless all are small values of JSON."""
     times_us, data = messages.columns()
     whole = b"".join(data)
     if not data or len(max(data, key=len)) > PART_BYTES or not are_json(data, whole):

@@ -24,8 +24,7 @@ _OTHER_NAMES = {"application/ndjson": LINES, "application/jsonl": LINES, "applic
 
 
 async def read_messages(request: Request) -> list[bytes]:
-    """Returns the messages in the body, each with exactly the bytes that were sent.
-    Raises Problem if the type of the body is not supported, or if the body is not valid data of its type."""
+    """Returns the messages in the body, with the bytes that were sent. Raises Problem if they are not of its type."""
     kind = body_type(request)
     body = await request.body()
     if kind == LINES:

@@ -1,5 +1,4 @@
-"""Administers streams: `GET /v1/streams` lists them; `PUT`, `PATCH` and `DELETE` of one create, change and delete it.
-`GET /v1/streams/{name}/info` describes it."""
+"""Administers streams: lists, describes, creates, changes and deletes them."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ async def delete(call: HttpCall) -> Response:
 
 
 async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]], is_changed: bool = False) -> list[B]:
-    """Changes one partition after another, and returns the results. Raises Problem at the first failure; it is in doubt
-    if anything was changed before. is_changed: whether the request had changed something before this call."""
+    """Changes one partition after another. Raises Problem at a failure, in doubt if anything was changed before."""
     changed: list[B] = []
     try:
         for stream in streams:
@@ -176,7 +174,7 @@ async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]],
 
 
 async def _body(call: HttpCall, kind: type[B]) -> B:
-    """Returns the body of a request as a struct; without a body, the struct of an empty object. Raises Problem."""
+    """Returns the body of a request as a struct, by default of an empty object. Raises Problem."""
     body = await read_small(call.request, BODY_BYTES_MAX)
     try:
         return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), kind)
