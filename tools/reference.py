@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from stream_node.cli.app import build  # noqa: E402
-from stream_node.cli.groups import options_of  # noqa: E402
+from stream_node.cli.commands import options_of  # noqa: E402
 from stream_node.cli.node.serve import serve  # noqa: E402
 from stream_node.cli.options import NodeOptions  # noqa: E402
 from stream_node.cli.request_options import RequestOptions  # noqa: E402

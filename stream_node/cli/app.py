@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import re
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,6 @@ import typer
 
 from stream_node import __version__
 from stream_node.cli.output import say_text, tell_error, wants_json
-from stream_node.cli.system_errors import explain_system_error
 from stream_node.cli.values import CommandFailed
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
@@ -47,8 +49,7 @@ def _print_version(asked: bool) -> None:
 def build(first: str | None = None) -> typer.Typer:
     """Returns the command with all its subcommands, or with the one that `first` names: typer reads the signature of
     every command that it is given, which takes long. With `--help`, the subcommands have no options."""
-    from stream_node.cli.commands import COMMANDS, GROUPS, load_command
-    from stream_node.cli.groups import with_options
+    from stream_node.cli.commands import COMMANDS, GROUPS, load_command, with_options
     from stream_node.cli.node.status import MonitoringCommand
 
     app = typer.Typer(
@@ -215,3 +216,34 @@ def first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+ERRORS = {
+    errno.ECONNREFUSED: "nothing listens there; `stream-node serve` starts a node, --node says where one is",
+    errno.EADDRINUSE: "it is in use by another program; stop that, or choose another port (0 picks a free one)",
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 127.0.0.1 is always there, 0.0.0.0 means all",
+    errno.EHOSTUNREACH: "there is no way to that host",
+    errno.ENETUNREACH: "there is no way to that network",
+    errno.ETIMEDOUT: "it does not answer",
+    errno.ENOENT: "there is no such file or folder",
+    errno.EISDIR: "this is a folder, and a file is wanted",
+    errno.ENOTDIR: "a part of this path is a file, and a folder is wanted",
+    errno.EACCES: "this user may not do that",
+    errno.EROFS: "the disk is mounted for reading only",
+    errno.ENOSPC: "the disk is full",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
+    socket.EAI_NONAME: "there is no host of that name",
+    socket.EAI_AGAIN: "the host's name cannot be looked up just now",
+}
+"""Explanations by error number, of the system and of the resolver of host names (EAI_…, negative on Linux)."""
+_NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
+
+
+def explain_system_error(text: str) -> str:
+    """Returns the text, with a system error number at its end replaced by words. Returns any other text unchanged."""
+    found = _NUMBERED.search(text)
+    if found is None:
+        return text
+    number, said, file = found.groups()
+    words = ERRORS.get(int(number), said[:1].lower() + said[1:])
+    return text[: found.start()] + (words if file is None else f"{file}: {words}")

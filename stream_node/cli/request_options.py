@@ -1,4 +1,4 @@
-"""The options that all commands with --node share. `stream_node.cli.groups.with_options` adds them to a command, and
+"""The options that all commands with --node share. `stream_node.cli.commands.with_options` adds them to a command, and
 `GIVEN.get()` returns their values while the command runs."""
 
 from __future__ import annotations

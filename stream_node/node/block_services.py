@@ -126,7 +126,7 @@ class BlockServices:
         if config.grpc:
             # Only a node with gRPC loads h2.
             from block_node.grpc.calls.services import GrpcServices
-            from stream_node.doors.grpc.call_gate import grpc_limits
+            from stream_node.doors.grpc.listener import grpc_limits
 
             limits = grpc_limits(config)
             self.grpc = GrpcServices(node, self._blocks, self._read, limits, plan_limits=plan_limits)

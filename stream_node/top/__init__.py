@@ -1,7 +1,1 @@
-"""The live view of a node in a terminal, `stream-node top`.
-
-- `reading.py` asks a node.
-- `rates.py` computes a view from two readings.
-- `screen.py` draws a view with Rich, for any width.
-- `live.py` draws again and again, and obeys keys.
-"""
+"""The live view of a node in a terminal, `stream-node top`: asked (`reading`), computed (`rates`), drawn (`screen`)."""

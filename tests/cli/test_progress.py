@@ -24,12 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_node.cli.progress import progress_text
+from stream_node.cli.output import progress_text
 from stream_node.node.process import NodeProcess
 
-PROGRAM = (
-    "from stream_node.cli import progress; progress.DRAWN_EVERY_S = 0; from stream_node.cli.app import main; main()"
-)
+PROGRAM = "from stream_node.cli import output; output.DRAWN_EVERY_S = 0; from stream_node.cli.app import main; main()"
 """The command, drawing each time it could."""
 
 

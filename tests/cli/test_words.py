@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.actors.address import complete_address
-from stream_node.cli.system_errors import explain_system_error
+from stream_node.cli.app import explain_system_error
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.node.logs import HumanLine
 from stream_node.node.process import NodeProcess

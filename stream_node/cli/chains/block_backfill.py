@@ -10,8 +10,7 @@ import typer
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions
-from stream_node.cli.output import columns, counted, say
-from stream_node.cli.progress import progress_shown
+from stream_node.cli.output import columns, counted, progress_shown, say
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from stream_node.cli.exports.export_options import (
     TableOptions,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
-from stream_node.cli.output import columns, say, say_each
-from stream_node.cli.progress import progress_shown
+from stream_node.cli.output import columns, progress_shown, say, say_each
 from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_duration, time_text
 

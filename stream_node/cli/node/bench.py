@@ -1,4 +1,4 @@
-"""The commands `stream-node bench push|pull|latency|fanout`: measure a node under a load that the user chooses."""
+"""The commands `stream-node bench push|pull|latency|fanout`, which measure a node, and `demo`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stream_node.cli.client import open_client
 from stream_node.cli.options import ANY_NODE, NodeOptions
-from stream_node.cli.output import columns, counted, say, tell
-from stream_node.cli.progress import ProgressLine
+from stream_node.cli.output import AS_JSON, ProgressLine, columns, counted, say, tell
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -177,3 +177,18 @@ def _time(time_us: float) -> str:
             value = time_us / divisor
             return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
     return f"{time_us:.0f} µs"
+
+
+def demo(
+    input_dir: Annotated[Path | None, "The folder of the text files to push."] = None,
+    with_export: Annotated[
+        bool, typer.Option("--export/--no-export"), "Export the messages with Spark at the end, if Spark is installed."
+    ] = True,
+) -> None:
+    """Start two nodes, push real text through them, kill processes, and prove that no confirmed message is lost.
+
+    Example: stream-node demo
+    """
+    from stream_node.demo.run import run_demo
+
+    run_demo(input_dir, with_export=with_export, as_json=AS_JSON.get())

@@ -9,8 +9,7 @@ import typer
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions, StreamArgument
-from stream_node.cli.output import AS_JSON, columns, counted, say, say_each, tell
-from stream_node.cli.progress import ProgressLine
+from stream_node.cli.output import AS_JSON, ProgressLine, columns, counted, say, say_each, tell
 from stream_node.cli.values import UsageError, time_text
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def top(
             else:
                 from rich.console import Console
 
-                from stream_node.top.live import LiveTop
+                from stream_node.top.screen import LiveTop
 
                 await LiveTop(reader, address, interval, sort, Console()).run()
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import open_source, with_client
-from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
     ALL_PARTITIONS,
     ANY_NODE,
@@ -21,6 +20,7 @@ from stream_node.cli.options import (
     NodeOptions,
     PartitionOptions,
     StreamArgument,
+    complete_consumer,
     not_empty,
 )
 from stream_node.cli.output import tell

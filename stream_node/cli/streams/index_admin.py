@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
     ALL_PARTITIONS,
     ANY_NODE,
@@ -19,6 +18,7 @@ from stream_node.cli.options import (
     PartitionOption,
     PartitionOptions,
     StreamArgument,
+    complete_consumer,
     not_empty,
 )
 from stream_node.cli.output import age_text, columns, say, say_each

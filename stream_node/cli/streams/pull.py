@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_source, with_client
-from stream_node.cli.match import LOOKED_MAX, Match
 from stream_node.cli.options import ALL_PARTITIONS, ANY_NODE, NodeOptions, PartitionOptions, StreamArgument
 from stream_node.cli.output import AS_JSON, counted, tell
-from stream_node.cli.streams.messages import FailOnHoleOption, Holes, PrintFormat, flush, write_message
+from stream_node.cli.streams.messages import (
+    LOOKED_MAX,
+    FailOnHoleOption,
+    Holes,
+    Match,
+    PrintFormat,
+    flush,
+    write_message,
+)
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_partition, open_target, ranges_of, with_client
-from stream_node.cli.completion import complete_stream
-from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, not_empty
-from stream_node.cli.output import AS_JSON, counted, say, say_text
-from stream_node.cli.progress import ProgressLine
+from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, complete_stream, not_empty
+from stream_node.cli.output import AS_JSON, ProgressLine, counted, say, say_text
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.values import CommandFailed, UsageError, parse_headers
 

@@ -10,8 +10,7 @@ import typer
 
 from stream_node.cli.client import get_partitions, open_client, with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
-from stream_node.cli.output import counted, say
-from stream_node.cli.progress import ProgressLine
+from stream_node.cli.output import ProgressLine, counted, say
 from stream_node.cli.values import CommandFailed, UsageError
 
 if TYPE_CHECKING:

@@ -1,21 +1,30 @@
-"""The pages of access (rules, identities, refusals) and of connections (the busiest ones, and a form to close one)."""
+"""The pages for operators: access (rules, identities, refusals), connections, the cluster, and own workers."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from string import ascii_uppercase
+from typing import Any, NamedTuple
 
 import trio
 from starlette.responses import Response
 
 from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
-from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
+from stream_node.doors.dashboard.listing import show_rows
+from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, OPERATOR, DashboardPage, check_typed
 from stream_node.doors.dashboard.rendering import number
 from stream_node.doors.http.problems import Problem
+from stream_node.fleet.cluster.member import PeerStatistics
+from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
+from stream_node.fleet.cluster.view import UNOWNED
+from stream_node.fleet.worker_place import shares_shards
+from stream_node.hosting.status import ADDRESS as WORKERS
+from stream_node.hosting.status import OWN_WORKERS, OwnWorkersRequest
 from stream_node.node.identity.access import AUDIT_FILE
 from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
@@ -115,3 +124,104 @@ async def close(page: DashboardPage) -> Response:
     if not closed:
         raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")
+
+
+COLOURS = 8
+"""The number of colours of the picture. With more owners, two of them have the same colour and different letters."""
+WIDTH = 16
+"""The number of shards in a row of the picture: those with the same first hexadecimal digit."""
+REASONS = {
+    "free": "nobody owned them",
+    "joined": "{after} has joined, or takes shards again",
+    "left": "{before} stops, or is drained",
+    "fenced": "{before} was silent and is fenced",
+}
+
+
+class OwnerMark(NamedTuple):
+    """How the picture shows an owner. letter: unique for each owner. colour: the number of its colour."""
+
+    letter: str
+    colour: int
+
+
+async def show_cluster(page: DashboardPage) -> Response:
+    parts = page.call.parts
+    found = parts.statistics().cluster if shares_shards(parts.config) else None
+    if found is None:
+        detail = "this node shares its streams with no other process (the settings cluster and workers)"
+        raise Problem(404, "no-cluster", detail)
+    # The page has the addresses of other nodes.
+    page.need(Right.OPERATE, CLUSTER_RESOURCE)
+    waiting, waiting_by_owner = found.router.waiting_by_shard, Counter[str]()
+    for shard, each in waiting.items():
+        waiting_by_owner[found.owners[shard].owner] += each.messages
+    owned: dict[tuple[str, int], list[int]] = {}
+    for index, owned_shard in enumerate(found.owners):
+        owned.setdefault((owned_shard.owner, owned_shard.epoch), []).append(index)
+    return page.show(
+        "cluster.html",
+        member=found,
+        marks=owner_marks({*(peer.name for peer in found.peers), *(shard.owner for shard in found.owners)}),
+        state_of=state_of,
+        shards_text=shards_text,
+        waiting=waiting,
+        waiting_by_owner=waiting_by_owner,
+        digits=[f"{digit:x}" for digit in range(WIDTH)],
+        unowned=sum(shard.owner == UNOWNED for shard in found.owners),
+        unowned_s=max(found.unowned_s.values(), default=0.0),
+        waits_s=max((each.waits_s for each in waiting.values()), default=0.0),
+        owned=sorted(owned.items()),
+        reasons=REASONS,
+        may_drain=not found.is_fixed,
+    )
+
+
+async def drain(page: DashboardPage) -> Response:
+    """Makes a member give its shards away, if its name was typed again; or take shards again."""
+    fields = await page.form()
+    name, leaves = fields.get("member", ""), fields.get("act") != "undo"
+    if leaves:
+        check_typed(fields, name)
+    async with page.client() as client:
+        await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, name, leaves))
+    return page.go("/cluster", done=f"{name} {'gives its shards away' if leaves else 'takes shards again'}.")
+
+
+def shards_text(shards: Iterable[int]) -> str:
+    """Returns ascending shards as hexadecimal digits, such as `03 07 a0..a4`."""
+    runs = (list(run) for _, run in groupby(enumerate(shards), lambda each: each[1] - each[0]))
+    return " ".join(_run_text([number for _, number in run]) for run in runs)
+
+
+def _run_text(run: Sequence[int]) -> str:
+    return f"{run[0]:02x}..{run[-1]:02x}" if len(run) > 2 else " ".join(f"{number:02x}" for number in run)
+
+
+def owner_marks(names: Iterable[str]) -> dict[str, OwnerMark]:
+    owners = sorted(set(names) - {UNOWNED})
+    letters = len(ascii_uppercase)
+    return {
+        name: OwnerMark(
+            ascii_uppercase[number % letters] + (str(number // letters) if number >= letters else ""), number % COLOURS
+        )
+        for number, name in enumerate(owners)
+    }
+
+
+def state_of(peer: PeerStatistics) -> str:
+    if peer.is_fenced:
+        return "fenced"
+    return "silent" if not peer.lives else "leaves" if peer.leaves else "lives"
+
+
+async def show_own_workers(page: DashboardPage) -> Response:
+    page.need(OPERATOR, EVERY_NAME)
+    async with page.client() as client:
+        # In a cluster and with several processes, the node asks the others.
+        found = (await client.session.ask(WORKERS, OWN_WORKERS, OwnWorkersRequest(0))).workers
+    return page.show(
+        "own_workers.html",
+        shown=show_rows(page, found),
+        has_processes=any(each.process for each in found),
+    )

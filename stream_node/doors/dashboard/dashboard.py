@@ -18,20 +18,16 @@ from stream_node.care.trouble import CurrentTroubles, Trouble
 from stream_node.doors.dashboard import (
     access_page,
     blocks,
-    cluster_page,
-    consumers,
     exports,
-    forks,
     messages,
     mirrors,
-    own_workers_page,
+    streams,
 )
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, listed
 from stream_node.doors.dashboard.page import DashboardPage, show_problem
 from stream_node.doors.dashboard.rendering import ASSETS
 from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
-from stream_node.doors.dashboard.streams import Streams
 from stream_node.doors.dashboard.trends import Trends
 from stream_node.doors.http.app import Endpoint, HttpCall
 from stream_node.doors.http.problems import Problem, problem_of
@@ -53,7 +49,7 @@ class Dashboard:
         self._sessions = Sessions(parts.authenticator)
         self._rates = StreamRates()
         self._trends = Trends()
-        streams = Streams(self._rates.known)
+        rates = self._rates.known
         self._overview = Overview(parts)
         self.find_troubles = self._overview.troubles
         self.watch_trends = partial(self._trends.watch, parts.runner)
@@ -62,9 +58,9 @@ class Dashboard:
             ("GET", "/rates", self._overview.rates),
             ("GET", "/stream/rates", self._trends.send_stream),
             ("GET", "/consumer/rates", self._trends.send_consumer),
-            ("GET", "/streams", streams.show_all),
+            ("GET", "/streams", partial(streams.show_all, rates)),
             ("POST", "/streams", streams.create),
-            ("GET", "/stream", streams.show),
+            ("GET", "/stream", partial(streams.show, rates)),
             ("POST", "/stream/retention", streams.set_retention),
             ("POST", "/stream/truncate", streams.truncate),
             ("POST", "/stream/delete", streams.delete),
@@ -74,21 +70,21 @@ class Dashboard:
             ("GET", "/messages/file", messages.save_messages),
             ("GET", "/message", messages.show_message),
             ("GET", "/message/raw", messages.send_raw),
-            ("GET", "/forks", forks.show_forks),
-            ("GET", "/consumers", consumers.show_consumers),
-            ("GET", "/consumer", consumers.show_consumer),
-            ("POST", "/consumer/preview", consumers.preview_position),
-            ("POST", "/consumer/position", consumers.change_position),
-            ("POST", "/consumer/forget", consumers.forget_consumer),
+            ("GET", "/forks", blocks.show_forks),
+            ("GET", "/consumers", streams.show_consumers),
+            ("GET", "/consumer", streams.show_consumer),
+            ("POST", "/consumer/preview", streams.preview_position),
+            ("POST", "/consumer/position", streams.change_position),
+            ("POST", "/consumer/forget", streams.forget_consumer),
             ("GET", "/connections", access_page.show_connections),
             ("POST", "/connections/close", access_page.close),
             ("GET", "/blocks", blocks.show_blocks),
-            ("GET", "/cluster", cluster_page.show_cluster),
-            ("POST", "/cluster/drain", cluster_page.drain),
+            ("GET", "/cluster", access_page.show_cluster),
+            ("POST", "/cluster/drain", access_page.drain),
             ("GET", "/mirrors", mirrors.show_mirrors),
             ("POST", "/mirrors/promote", mirrors.promote),
             ("POST", "/mirrors/remove", mirrors.remove),
-            ("GET", "/own-workers", own_workers_page.show_own_workers),
+            ("GET", "/own-workers", access_page.show_own_workers),
             ("GET", "/exports", exports.show_exports),
             ("GET", "/export", exports.show_export),
             ("GET", "/export/run", exports.show_run),
@@ -145,8 +141,8 @@ class Dashboard:
             overview.mirrors.look(services.mirrors.tasks.states(), trio.current_time())
             growth, closed = services.directory.counters.take_growth()
             # The silence of a chain is reported once, as that of its blocks.
-            streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
-            overview.silence.look(streams, closed, trio.current_time())
+            grown = [name for name in growth if not name.startswith(STREAM_PREFIX)]
+            overview.silence.look(grown, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 

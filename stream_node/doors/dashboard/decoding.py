@@ -1,16 +1,24 @@
-"""Decoding: shows the data of a message as text, JSON, CBOR or Avro, else as hexadecimal digits with the reason."""
+"""Decoding: shows the data of a message as text, JSON, CBOR or Avro, else as hexadecimal digits with the reason.
+
+Everybody who may write to a stream can choose the messages that a page decodes in the node's event loop, and a hundred
+bytes can stand for billions of values: by references to earlier values, compression, arrays of values without bytes,
+and types that contain themselves. `check_cbor` and `check_avro` refuse such data without decoding it.
+
+Decoded values look like JSON, with the diagnostic notation of CBOR (RFC 8949, section 8) for values that JSON lacks, so
+that no value looks like another one:
+
+    {"name": "x", 7: h'00ff', "rate": NaN, "more": undefined, "tagged": 24(h'01')}"""
 
 from __future__ import annotations
 
 import importlib
 import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
-
-from stream_node.doors.dashboard.decoding_bounds import check_avro, check_cbor
-from stream_node.doors.dashboard.notation import show_value
 
 View: TypeAlias = Literal["auto", "text", "json", "cbor", "avro", "hex"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
@@ -133,3 +141,188 @@ def _printable(text: str) -> str:
 
 
 _FORMS = {"json": _json, "avro": _avro, "text": _text, "cbor": _cbor, "hex": hex_text}
+
+
+DECIMAL_BITS_MAX = 10_000
+"""Larger integers are shown in hexadecimal digits, because Python refuses to write thousands of decimal digits."""
+_INDENT = "  "
+
+
+def show_value(value: Any, characters_max: int) -> str:
+    """Returns the text of a decoded value. One of more than `characters_max` characters ends soon after these."""
+    parts, left = list[str](), characters_max
+    for text in _texts(value, "\n"):
+        parts.append(text)
+        left -= len(text)
+        if left < 0:
+            break
+    return "".join(parts)
+
+
+def _texts(value: Any, line: str) -> Iterator[str]:
+    """Yields the text of a value, in pieces. line: the beginning of a new line at the depth of this value."""
+    inner = line + _INDENT
+    if isinstance(value, str):
+        yield _quoted(value)
+    elif isinstance(value, Mapping):
+        yield "{"
+        for place, (key, each) in enumerate(value.items()):
+            yield "," + inner if place else inner
+            yield from _texts(key, inner)
+            yield ": "
+            yield from _texts(each, inner)
+        yield line + "}" if value else "}"
+    elif isinstance(value, bytes | bytearray):
+        yield f"h'{bytes(value).hex()}'"
+    elif isinstance(value, Sequence | set | frozenset):
+        begin, end = "[]" if isinstance(value, Sequence) else "{}"
+        yield begin
+        for place, each in enumerate(value):
+            yield "," + inner if place else inner
+            yield from _texts(each, inner)
+        yield line + end if value else end
+    elif hasattr(value, "tag") and hasattr(value, "value"):
+        # A tag of CBOR that its library does not interpret.
+        yield f"{value.tag}("
+        yield from _texts(value.value, line)
+        yield ")"
+    else:
+        yield _single(value)
+
+
+def _single(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= DECIMAL_BITS_MAX else hex(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return repr(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    name = type(value).__name__
+    if name == "CBORSimpleValue":
+        return f"simple({int(value.value)})"
+    if repr(value) == "undefined":
+        return "undefined"
+    return _quoted(value.isoformat() if hasattr(value, "isoformat") else str(value))
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+CBOR_DEPTH_MAX = 64
+CBOR_TAGS = frozenset({0, 1, 2, 3, 24, 32, 33, 34, 37, 55_799})
+"""The tags that are decoded, such as for times, large integers and texts. Tags for references and arithmetic are
+refused."""
+AVRO_DEPTH_MAX = 50
+AVRO_WORK_MAX = 2_000
+"""The most values that one record may have outside of its arrays and maps."""
+AVRO_BYTE_WORK_MAX = 20
+"""The most values that one byte of an array or a map may stand for."""
+_CBOR_ENDLESS = -1
+_PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+
+
+def check_cbor(data: bytes) -> None:
+    """Raises ValueError if CBOR data has tags that are not decoded, is nested too deeply, or ends too early."""
+    # For each open value, the number of its inner values that are still to come. A tag has one inner value.
+    open_values = [1]
+    at = 0
+    while open_values:
+        if not open_values[-1]:
+            open_values.pop()
+            continue
+        if at >= len(data):
+            raise ValueError("the data is cut")
+        major, info = data[at] >> 5, data[at] & 31
+        at += 1
+        number = info
+        if 24 <= info < 28:
+            size = 1 << (info - 24)
+            number = int.from_bytes(data[at : at + size], "big")
+            at += size
+        elif info >= 28 and not (info == 31 and major in (2, 3, 4, 5, 7)):
+            raise ValueError("a length is not valid")
+        is_endless = info == 31
+        if is_endless and major == 7:
+            if open_values.pop() != _CBOR_ENDLESS:
+                raise ValueError("the end of a value is not valid")
+            continue
+        if open_values[-1] != _CBOR_ENDLESS:
+            open_values[-1] -= 1
+        if is_endless:
+            open_values.append(_CBOR_ENDLESS)
+        elif major in (2, 3):
+            at += number
+        elif major in (4, 5):
+            open_values.append(number * (major - 3))
+        elif major == 6:
+            if number not in CBOR_TAGS:
+                raise ValueError(f"values with the tag {number} are not decoded")
+            open_values.append(1)
+        if len(open_values) > CBOR_DEPTH_MAX:
+            raise ValueError(f"values are nested more than {CBOR_DEPTH_MAX} deep")
+    if at > len(data):
+        raise ValueError("the data is cut")
+
+
+def check_avro(codec: str, schema: Any) -> None:
+    """Raises ValueError if a small Avro file with this schema can contain very large values."""
+    if codec != "null":
+        raise ValueError(f"it is compressed ({codec[:20]})")
+    _, work = _weigh(schema, {}, (), 0)
+    if work > AVRO_WORK_MAX:
+        raise ValueError(f"a record has more than {AVRO_WORK_MAX} values")
+
+
+def _weigh(schema: Any, named: dict[str, tuple[int, int]], around: tuple[str, ...], depth: int) -> tuple[int, int]:
+    """Returns the smallest size of a value of this type in bytes, and the number of values inside such a value.
+    named: the weights of the named types so far. around: the names of the types that contain this type."""
+    if depth > AVRO_DEPTH_MAX:
+        raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema], 1
+        name = _short(schema)
+        if name in around or name not in named:
+            raise ValueError("a type contains itself, or is not there")
+        return named[name]
+    if isinstance(schema, list):
+        # The number of the branch takes a byte. The branch with most values for each byte counts.
+        weights = [_weigh(each, named, around, depth + 1) for each in schema]
+        return max(((least + 1, work + 1) for least, work in weights), key=lambda each: each[1] / each[0])
+    if not isinstance(schema, Mapping):
+        raise ValueError("a type is not valid")
+    kind = schema.get("type")
+    if kind in ("array", "map"):
+        least, work = _weigh(schema.get("items" if kind == "array" else "values"), named, around, depth + 1)
+        if kind == "map":
+            least, work = least + 1, work + 1
+        if work > AVRO_BYTE_WORK_MAX * least:
+            raise ValueError("an array has values that take no bytes")
+        return 1, 1
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _weigh(kind, named, around, depth + 1)
+    name = _short(str(schema.get("name")))
+    weight = (0, 1)
+    if kind == "enum":
+        weight = (1, 1)
+    elif kind == "fixed":
+        weight = (int(schema.get("size", 0)), 1)
+    else:
+        for field in schema.get("fields", ()):
+            least, work = _weigh(field["type"], named, (*around, name), depth + 1)
+            weight = (weight[0] + least, weight[1] + work)
+            if weight[1] > AVRO_WORK_MAX:
+                raise ValueError(f"a record has more than {AVRO_WORK_MAX} values")
+    # Types of several namespaces can have one short name. The worse weight counts for all of them.
+    least, work = named.get(name, weight)
+    named[name] = min(least, weight[0]), max(work, weight[1])
+    return weight
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -1,13 +1,19 @@
-"""History: samples of the counters of a node in the last quarter of an hour, with their rates and latencies."""
+"""What the dashboard's task keeps of the last quarter of an hour: samples of the counters (History), the rates of
+streams (StreamRates), streams without their usual messages (Silence), and mirrors in trouble (MirrorWatch)."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import sub
 from typing import NamedTuple
 
+import msgspec
+
+from stream_node.care.trouble import Texts, Trouble, TroubleKind
+from stream_node.doors.dashboard.rendering import duration, link
+from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.node.parts import NodeParts
 from stream_storage.histogram import SECONDS
 
@@ -128,3 +134,144 @@ class StreamRates:
         for _, growth in list(self._looks)[1:]:
             found.update(growth)
         return {stream: messages / seconds for stream, messages in found.items()}
+
+
+LOOKS_MIN = 10
+"""The number of samples with new messages after which a stream has a rhythm."""
+PAUSES = 3.0
+"""A stream is silent when it gets no message for this many times its longest pause."""
+SILENT_S_MIN = 5.0
+FORGET_S = 3600.0
+
+
+class Silent(NamedTuple):
+    """A silent stream. pause_s: its longest pause before the silence. silent_s: how long it is silent."""
+
+    stream: str
+    pause_s: float
+    silent_s: float
+
+
+class _Rhythm(msgspec.Struct):
+    last_s: float
+    looks: int = 1
+    pause_s: float = 0.0
+
+
+class Silence:
+    def __init__(self) -> None:
+        self._rhythms: dict[str, _Rhythm] = {}
+
+    def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
+        """Records the streams that got messages since the last sample. Deleted or moved ones (closed) are forgotten."""
+        for stream in grown:
+            rhythm = self._rhythms.get(stream)
+            if rhythm is None:
+                # The pause before the first message says nothing: the stream may have been unused for days.
+                self._rhythms[stream] = _Rhythm(now_s)
+            else:
+                rhythm.pause_s = max(rhythm.pause_s, now_s - rhythm.last_s)
+                rhythm.last_s = now_s
+                rhythm.looks += 1
+        for stream in closed:
+            self._rhythms.pop(stream, None)
+
+    def find(self, now_s: float) -> list[Silent]:
+        """Returns the silent streams, the latest silence first. Forgets the streams that were silent for too long."""
+        found, forgotten = [], []
+        for stream, rhythm in self._rhythms.items():
+            silent_s = now_s - rhythm.last_s
+            if silent_s > FORGET_S:
+                forgotten.append(stream)
+            elif rhythm.looks >= LOOKS_MIN and silent_s > max(SILENT_S_MIN, PAUSES * rhythm.pause_s):
+                found.append(Silent(stream, rhythm.pause_s, silent_s))
+        for stream in forgotten:
+            del self._rhythms[stream]
+        return sorted(found, key=lambda silent: silent.silent_s)
+
+
+LASTS_S_MIN = 30.0
+"""How long a mirror may not follow, or a promotion may take, before that is a trouble."""
+KINDS: dict[MirrorCondition, TroubleKind] = {
+    MirrorCondition.CIRCLE: "mirror_circle",
+    MirrorCondition.UNFENCED: "mirror_unfenced",
+    MirrorCondition.PROMOTING: "mirror_promoting",
+    MirrorCondition.PARTED: "mirror_parted",
+    MirrorCondition.UNREACHABLE: "mirror_not_following",
+    MirrorCondition.FAILED: "mirror_not_following",
+}
+"""The conditions that are troubles, the worst first."""
+MAY_PASS: frozenset[TroubleKind] = frozenset({"mirror_promoting", "mirror_not_following"})
+"""The troubles that may pass by themselves, and so must last LASTS_S_MIN seconds."""
+
+
+class _Since(NamedTuple):
+    kind: TroubleKind
+    since_s: float
+    state: MirrorState
+
+
+class MirrorWatch:
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], _Since] = {}
+
+    def look(self, states: Sequence[MirrorState], now_s: float) -> None:
+        before, self._found = self._found, {}
+        for state in states:
+            kind = KINDS.get(state.condition)
+            if kind is None:
+                continue
+            identity = (state.stream_name, state.partition)
+            known = before.get(identity)
+            since_s = known.since_s if known is not None and known.kind == kind else now_s
+            self._found[identity] = _Since(kind, since_s, state)
+
+    def find(self, now_s: float) -> list[Trouble]:
+        """Returns the troubles, one for each stream, the worst first."""
+        found = []
+        for kind in dict.fromkeys(KINDS.values()):
+            streams: dict[str, _Since] = {}
+            # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.
+            for each in sorted(self._found.values(), key=lambda each: each.since_s):
+                if each.kind == kind and (kind not in MAY_PASS or now_s - each.since_s >= LASTS_S_MIN):
+                    streams.setdefault(each.state.stream_name, each)
+            for name, each in streams.items():
+                lasts_s = now_s - each.since_s
+                found.append(Trouble(kind, subject=(name,), lasts_s=lasts_s, about=each, write=_texts))
+        return found
+
+
+def _texts(found: _Since, lasts_s: float) -> Texts:
+    state, (title, remedy) = found.state, _TEXTS[found.kind]
+    reason = f": {state.reason}" if state.reason else ""
+    values = {"name": state.stream_name, "source": state.source, "lasts": duration(lasts_s), "reason": reason}
+    return title.format_map(values), remedy.format_map(values), link("/mirrors"), "The mirrors"
+
+
+_TEXTS: dict[TroubleKind, tuple[str, str]] = {
+    "mirror_circle": (
+        "Nobody takes pushes for {name}: this node and {source} follow each other",
+        "Promote the stream on one of both.",
+    ),
+    "mirror_unfenced": (
+        "Two nodes may take pushes for {name}, this one and its former source {source}{reason}",
+        "Decide which one is right, and make the other one its mirror (stream-node mirror add --force). If that cannot "
+        "be a mirror, stop its publishers, and remove the mirror here.",
+    ),
+    "mirror_promoting": (
+        "The promotion of {name} has taken {lasts}, and the stream takes no pushes here meanwhile{reason}",
+        "Look whether the source {source} runs and can be reached from this node; the promotion goes on by itself "
+        "then. If the source is lost, promote without it.",
+    ),
+    "mirror_parted": (
+        "{name} does not follow {source}{reason}",
+        "Look at both streams, and decide which one is right. The other one follows it after stream-node mirror add "
+        "--force, which keeps its messages aside.",
+    ),
+    "mirror_not_following": (
+        "{name} has not followed {source} for {lasts}{reason}",
+        "Look whether the source runs, can be reached from this node, and gives it the rights; the mirror goes on by "
+        "itself then. If the source is lost, promote the mirror without it.",
+    ),
+}
+"""For each kind: the text of the trouble, and the text of its remedy."""

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import Right
 from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamNotFound
-from stream_node.cli.match import LOOKED_MAX, Match
-from stream_node.cli.streams.messages import ndjson_line
+from stream_node.cli.streams.messages import LOOKED_MAX, Match, ndjson_line
 from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
 from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
 from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted

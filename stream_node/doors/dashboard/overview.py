@@ -15,12 +15,10 @@ from stream_node import __version__
 from stream_node.care.patience import Patience
 from stream_node.care.trouble import CurrentTroubles, Trouble, TroubleKind
 from stream_node.doors.dashboard import troubles
-from stream_node.doors.dashboard.history import History
-from stream_node.doors.dashboard.mirror_watch import MirrorWatch
+from stream_node.doors.dashboard.history import History, MirrorWatch, Silence
+from stream_node.doors.dashboard.listing import ConsumerProgress, read_positions
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
-from stream_node.doors.dashboard.reading import ConsumerProgress, read_positions
 from stream_node.doors.dashboard.rendering import link, number
-from stream_node.doors.dashboard.silence import Silence
 from stream_node.doors.http.app import json_response
 from stream_node.fleet.worker_place import has_own_databases
 from stream_node.node.identity.endings import Ending, read_endings

@@ -20,7 +20,7 @@ from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.rendering import link, render
 from stream_node.doors.dashboard.sessions import Sessions, Visit
 from stream_node.doors.http.app import HttpCall
-from stream_node.doors.http.body import read_small
+from stream_node.doors.http.memory import read_small
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import shares_shards
 from stream_node.hosting.hosted import HOST

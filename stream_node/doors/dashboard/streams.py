@@ -1,18 +1,19 @@
-"""The pages of streams: the list of all streams, one stream in detail, and forms to change it."""
+"""The pages of streams and of consumers: lists of all, one in detail, and forms that change it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
-from stream_client import Retention, StreamNotFound
+from stream_client import ClientError, Retention, StreamClient, StreamInfo, StreamNotFound, set_position
+from stream_node.care.unread import count_unread
 from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.doors.dashboard import listing
-from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
+from stream_node.doors.dashboard.page import DashboardPage, begin_of, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
@@ -23,114 +24,118 @@ ORDERS: dict[str, Callable[[listing.StreamRow], Any]] = {
     "messages": lambda row: -row.messages,
     "lag": lambda row: -(row.lag or 0),
 }
+Rates: TypeAlias = Callable[[], dict[str, float] | None]
+"""Returns the messages per second of each stream; None if they are not known yet."""
 PARTITIONS_MADE_MAX = 1_000
 """The largest number of partitions that the form makes. A larger number is more likely a mistake."""
 
 
-class Streams:
-    def __init__(self, rates: Callable[[], dict[str, float] | None]) -> None:
-        self._rates = rates
+async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
+    search, order = page.query.get("search", ""), page.query.get("order", "name")
+    if order not in ORDERS:
+        raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
+    page.need(STREAM_RIGHTS)
+    first, rates = page.count("first", 0), rates_of()
+    if has_own_databases(page.call.parts.config):
+        # Each worker has some partitions of a stream in a database of its own.
+        async with page.client() as client:
+            infos, saved = await listing.list_infos(client), await listing.permitted(listing.list_saved(client))
+        rows = [row for row in listing.stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
+        shown = listing.show_rows(page, sorted(rows, key=ORDERS[order]))
+    else:
+        asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
+        shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
+    return page.show(
+        "streams.html",
+        shown=shown,
+        search=search,
+        order=order,
+        orders=list(ORDERS),
+        may_create=page.may(Right.CREATE),
+    )
 
-    async def show_all(self, page: DashboardPage) -> Response:
-        search, order = page.query.get("search", ""), page.query.get("order", "name")
-        if order not in ORDERS:
-            raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
-        page.need(STREAM_RIGHTS)
-        first, rates = page.count("first", 0), self._rates()
-        if has_own_databases(page.call.parts.config):
-            # Each worker has some partitions of a stream in a database of its own.
-            async with page.client() as client:
-                infos, saved = await listing.list_infos(client), await listing.permitted(listing.list_saved(client))
-            rows = [row for row in listing.stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
-            shown = listing.show_rows(page, sorted(rows, key=ORDERS[order]))
+
+async def show(rates_of: Rates, page: DashboardPage) -> Response:
+    name = page.query.get("name", "")
+    page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
+    async with page.client() as client:
+        infos = await listing.list_infos(client, name)
+        if not infos:
+            # Raises the error with similar names.
+            await client.get_stream(name)
+            raise StreamNotFound(f"there is no stream {name!r}")
+        saved = await listing.permitted(listing.list_saved(client, stream_name=name))
+    (row,) = listing.stream_rows(infos, saved, rates_of())
+    return page.show(
+        "stream.html",
+        row=row,
+        infos=infos,
+        consumers=listing.consumer_rows(infos, saved),
+        holders={each.partition: each for each in saved if each.holder is not None},
+        default_retention=_default_retention(page),
+        may_read=page.may(Right.READ, name),
+        may_write=page.may(Right.WRITE, name),
+        may_admin=page.may(Right.ADMIN, name),
+        may_delete=page.may(Right.DELETE, name),
+    )
+
+
+async def create(page: DashboardPage) -> Response:
+    fields = await page.form()
+    name, partitions = fields.get("name", ""), number_of(fields, "partitions")
+    if not 1 <= partitions <= PARTITIONS_MADE_MAX:
+        detail = f"the number of partitions is from 1 to {PARTITIONS_MADE_MAX:,}"
+        raise Problem(400, "invalid-request", detail)
+    async with page.client() as client:
+        made = await client.create_partitioned(name or None, partitions)
+    return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
+
+
+async def push(page: DashboardPage) -> Response:
+    """Pushes one message. Without a partition, the key chooses it; without a key, it is chosen at random."""
+    fields = await page.form()
+    name = fields.get("name", "")
+    number = number_of(fields, "partition") if fields.get("partition") else None
+    data = _data(fields.get("data", ""), fields.get("form", "text"))
+    key = fields.get("key", "").encode() or None
+    async with page.client() as client:
+        stream = await client.get_stream(name)
+        if number is not None:
+            partition = stream.get_partition(number)
         else:
-            asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
-            shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
-        return page.show(
-            "streams.html",
-            shown=shown,
-            search=search,
-            order=order,
-            orders=list(ORDERS),
-            may_create=page.may(Right.CREATE),
-        )
+            partition = random.choice(stream.partitions) if key is None else stream.partition_for(key)
+        index = await partition.push(data, key=key)
+    done = f"Message {index:,} is stored in partition {partition.partition}."
+    return page.go("/messages", stream=name, partition=partition.partition, start=max(0, index - 9), done=done)
 
-    async def show(self, page: DashboardPage) -> Response:
-        name = page.query.get("name", "")
-        page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
-        async with page.client() as client:
-            infos = await listing.list_infos(client, name)
-            if not infos:
-                # Raises the error with similar names.
-                await client.get_stream(name)
-                raise StreamNotFound(f"there is no stream {name!r}")
-            saved = await listing.permitted(listing.list_saved(client, stream_name=name))
-        (row,) = listing.stream_rows(infos, saved, self._rates())
-        return page.show(
-            "stream.html",
-            row=row,
-            infos=infos,
-            consumers=listing.consumer_rows(infos, saved),
-            holders={each.partition: each for each in saved if each.holder is not None},
-            default_retention=_default_retention(page),
-            may_read=page.may(Right.READ, name),
-            may_write=page.may(Right.WRITE, name),
-            may_admin=page.may(Right.ADMIN, name),
-            may_delete=page.may(Right.DELETE, name),
-        )
 
-    async def create(self, page: DashboardPage) -> Response:
-        fields = await page.form()
-        name, partitions = fields.get("name", ""), number_of(fields, "partitions")
-        if not 1 <= partitions <= PARTITIONS_MADE_MAX:
-            detail = f"the number of partitions is from 1 to {PARTITIONS_MADE_MAX:,}"
-            raise Problem(400, "invalid-request", detail)
-        async with page.client() as client:
-            made = await client.create_partitioned(name or None, partitions)
-        return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
+async def set_retention(page: DashboardPage) -> Response:
+    fields = await page.form()
+    name = fields.get("name", "")
+    retention = None if fields.get("default") else _retention(fields)
+    async with page.client() as client:
+        for partition in (await client.get_stream(name)).partitions:
+            await partition.set_retention(retention)
+    return page.go("/stream", name=name, done="The retention is set. Messages beyond it are being deleted.")
 
-    async def push(self, page: DashboardPage) -> Response:
-        """Pushes one message. Without a partition, the key chooses it; without a key, it is chosen at random."""
-        fields = await page.form()
-        name = fields.get("name", "")
-        number = number_of(fields, "partition") if fields.get("partition") else None
-        data = _data(fields.get("data", ""), fields.get("form", "text"))
-        key = fields.get("key", "").encode() or None
-        async with page.client() as client:
-            stream = await client.get_stream(name)
-            if number is not None:
-                partition = stream.get_partition(number)
-            else:
-                partition = random.choice(stream.partitions) if key is None else stream.partition_for(key)
-            index = await partition.push(data, key=key)
-        done = f"Message {index:,} is stored in partition {partition.partition}."
-        return page.go("/messages", stream=name, partition=partition.partition, start=max(0, index - 9), done=done)
 
-    async def set_retention(self, page: DashboardPage) -> Response:
-        fields = await page.form()
-        name = fields.get("name", "")
-        retention = None if fields.get("default") else _retention(fields)
-        async with page.client() as client:
-            for partition in (await client.get_stream(name)).partitions:
-                await partition.set_retention(retention)
-        return page.go("/stream", name=name, done="The retention is set. Messages beyond it are being deleted.")
+async def truncate(page: DashboardPage) -> Response:
+    fields = await page.form()
+    name = fields.get("name", "")
+    check_typed(fields, name)
+    partition, before = number_of(fields, "partition"), number_of(fields, "before")
+    async with page.client() as client:
+        answer = await (await client.get_stream(name)).get_partition(partition).truncate(before)
+    return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
 
-    async def truncate(self, page: DashboardPage) -> Response:
-        fields = await page.form()
-        name = fields.get("name", "")
-        check_typed(fields, name)
-        partition, before = number_of(fields, "partition"), number_of(fields, "before")
-        async with page.client() as client:
-            answer = await (await client.get_stream(name)).get_partition(partition).truncate(before)
-        return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
 
-    async def delete(self, page: DashboardPage) -> Response:
-        fields = await page.form()
-        name = fields.get("name", "")
-        check_typed(fields, name)
-        async with page.client() as client:
-            deleted = await (await client.get_stream(name)).delete()
-        return page.go("/streams", done=f"The stream {name} is deleted, with {deleted:,} messages.")
+async def delete(page: DashboardPage) -> Response:
+    fields = await page.form()
+    name = fields.get("name", "")
+    check_typed(fields, name)
+    async with page.client() as client:
+        deleted = await (await client.get_stream(name)).delete()
+    return page.go("/streams", done=f"The stream {name} is deleted, with {deleted:,} messages.")
 
 
 def _data(text: str, form: str) -> bytes:
@@ -160,3 +165,148 @@ def _retention(fields: dict[str, str]) -> Retention:
 def _default_retention(page: DashboardPage) -> Retention:
     config = page.call.parts.config
     return Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)
+
+
+async def show_consumers(page: DashboardPage) -> Response:
+    search, first = page.query.get("search", ""), page.count("first", 0)
+    page.need(Right.INDEX)
+    asked = listing.Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
+    async with page.client() as client:
+        if has_own_databases(page.call.parts.config):
+            saved, infos = await listing.list_saved(client), await listing.permitted(listing.list_infos(client))
+            rows = [row for row in listing.consumer_rows(infos, saved) if asked.finds(row.client_id, row.stream)]
+            shown = listing.show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
+        else:
+            shown = await listing.find(page.call.parts.runner, asked, listing.find_consumers)
+            for row in shown.rows:
+                saved = await listing.list_saved(client, stream_name=row.stream, client_id=row.client_id)
+                row.holders = sorted({each.holder for each in saved if each.holder is not None})
+    return page.show("consumers.html", shown=shown, search=search)
+
+
+async def show_consumer(page: DashboardPage) -> Response:
+    client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
+    async with page.client() as client:
+        saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
+        if not saved:
+            detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
+            raise Problem(404, "no-such-consumer", detail)
+        infos = await listing.permitted(listing.list_infos(client, stream))
+    (row,) = listing.consumer_rows(infos, saved)
+    return page.show(
+        "consumer.html",
+        row=row,
+        positions=saved,
+        lags=count_unread(saved, infos)[client_id, stream],
+        ends={each.partition: each.next_index for each in infos},
+        may_index=page.may(Right.INDEX, client_id),
+    )
+
+
+class ChangeRow(NamedTuple):
+    """What setting a position from `before` to `then` does. again, skipped: stored messages read again, or not at all.
+    unread: the lag after the change. holder: the member with the lease, for which the node refuses the change."""
+
+    partition: int
+    before: int | None
+    then: int
+    again: int
+    skipped: int
+    unread: int
+    holder: str | None
+
+
+async def preview_position(page: DashboardPage) -> Response:
+    """Shows what a change of a position would do, and changes nothing. Its form sets exactly these positions."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    async with page.client() as client:
+        saved = {
+            each.partition: each for each in await listing.list_saved(client, stream_name=stream, client_id=client_id)
+        }
+        places = await _places(client, stream, fields)
+    rows = []
+    for info, index in places:
+        position = saved.get(info.partition)
+        # Without a position, or with one of a former stream, a consumer begins with the first message.
+        is_of_this = position is not None and getattr(position, "created_us", 0) in (0, info.created_us)
+        before = position.index if position is not None and is_of_this else None
+        now, then = (max(each or 0, info.first_index) for each in (before, index))
+        holder = None if position is None else position.holder
+        # A consumer whose position is beyond the end has read only the messages that are there.
+        change = (
+            max(0, min(now, info.next_index) - then),
+            max(0, min(then, info.next_index) - now),
+            max(0, info.next_index - then),
+        )
+        rows.append(ChangeRow(info.partition, before, index, *change, holder))
+    return page.show(
+        "position.html",
+        client_id=client_id,
+        stream=stream,
+        rows=rows,
+        indexes=",".join(f"{row.partition}={row.then}" for row in rows),
+    )
+
+
+async def change_position(page: DashboardPage) -> Response:
+    """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    async with page.client() as client:
+        # Every partition is checked before the first position is set.
+        places = await _places(client, stream, fields)
+        told: list[str] = []
+        try:
+            for info, index in places:
+                before = await set_position(client, client_id, stream, info.partition, index)
+                told.append(f"partition {info.partition} from {'none' if before is None else before} to {index}")
+        except ClientError as error:
+            if told:
+                raise Problem(
+                    409,
+                    "partly-set",
+                    f"{error}. Set before this error: {', '.join(told)}; the others are as they were.",
+                ) from error
+            raise
+    more = f" and {len(told) - 10:,} more" if len(told) > 10 else ""
+    done = f"The position of {client_id} is set: {', '.join(told[:10])}{more}."
+    return page.go("/consumer", client=client_id, stream=stream, done=done)
+
+
+async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
+    """Returns each partition that a form sets, with its new index: from `indexes` (a preview) or from `to`."""
+    fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
+    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
+    start = 0 if fixed else begin_of(fields.get("to", ""))
+    places: list[tuple[StreamInfo, int]] = []
+    for each in (await client.get_stream(stream)).partitions:
+        if each.partition not in fixed if fixed else only not in (None, each.partition):
+            continue
+        begin = fixed.get(each.partition, start)
+        index = begin if isinstance(begin, int) else await each.find_index(begin)
+        info = await each.info()
+        if index > info.next_index:
+            detail = f"partition {each.partition} ends at {info.next_index}; choose an index up to there, or last"
+            raise Problem(400, "invalid-request", f"{detail}; nothing is set")
+        places.append((info, index))
+    if not places:
+        raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+    return places
+
+
+def _fixed(text: str) -> dict[int, int]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    return {number_of({"indexes": a}, "indexes"): number_of({"indexes": b}, "indexes") for a, _, b in pairs}
+
+
+async def forget_consumer(page: DashboardPage) -> Response:
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    check_typed(fields, client_id)
+    async with page.client() as client:
+        saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
+        for each in saved:
+            await set_position(client, client_id, stream, each.partition, None)
+    done = f"The positions of {client_id} in {stream} are forgotten. If it runs again, it begins anew."
+    return page.go("/consumers", done=done)

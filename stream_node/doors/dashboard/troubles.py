@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from stream_node.care.trouble import Texts, Trouble, TroubleKind
-from stream_node.doors.dashboard.history import Point
-from stream_node.doors.dashboard.reading import Beyond, ConsumerLag, ConsumerProgress
+from stream_node.doors.dashboard.history import Point, Silent
+from stream_node.doors.dashboard.listing import Beyond, ConsumerLag, ConsumerProgress
 from stream_node.doors.dashboard.rendering import duration, link, number, size
-from stream_node.doors.dashboard.silence import Silent
 from stream_node.fleet.worker_place import shares_shards
 from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts

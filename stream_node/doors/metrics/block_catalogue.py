@@ -9,7 +9,7 @@ from block_node.backfill.health_machine import SourceStatistics
 from block_node.backfill.metrics import METRICS
 from block_node.backfill.state import BackfillStatistics
 from block_node.grpc.calls.statistics import COUNTED, GrpcCallStatistics
-from stream_node.doors.metrics.family import Kind, Metric, Part, Values
+from stream_node.doors.metrics.snapshot import Kind, Metric, Part, Values
 from stream_node.node.block_services import BlockServicesStatistics
 
 T = TypeVar("T")

@@ -9,8 +9,16 @@ from ockam.tracing.statistics import TracingStatistics
 from stream_node import __version__
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
 from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS, GRPC_BLOCK_METRICS
-from stream_node.doors.metrics.family import WHOLE, Metric, Part, Values
-from stream_node.doors.metrics.snapshot import OTHERS, ConsumerFigures, Snapshot, StreamFigures
+from stream_node.doors.metrics.snapshot import (
+    OTHERS,
+    WHOLE,
+    ConsumerFigures,
+    Metric,
+    Part,
+    Snapshot,
+    StreamFigures,
+    Values,
+)
 from stream_node.fleet.cluster.hand_overs import REASONS
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 

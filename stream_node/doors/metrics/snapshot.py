@@ -1,12 +1,14 @@
 """Snapshot: everything that the metrics show, at one moment. It never holds the event loop for long.
-Some streams and consumers are named, the others summed: every name in a metric costs memory in Prometheus for good."""
+Some streams and consumers are named, the others summed: every name in a metric costs memory in Prometheus for good.
+Metric: one metric of the list: its name, its kind, its text, and where its values are in a snapshot."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -20,6 +22,7 @@ from stream_node.node.identity.endings import Ending, read_endings
 from stream_node.node.parts import NodeParts, ServerStatistics
 from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageError
+from stream_storage.histogram import Histogram
 from stream_storage.schema import messages, streams
 from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.statement import compiled
@@ -197,3 +200,44 @@ def _file_sizes(folder: Path) -> dict[str, float]:
             # SQLite has removed the log when the database was closed.
             sizes[name] = 0.0
     return sizes
+
+
+Kind = Literal["counter", "gauge", "histogram", "untyped"]
+"""untyped: a counter of a specification that has another name than Prometheus wants for its type."""
+Values = float | None | Mapping[str, float] | Mapping[tuple[str, ...], float] | Histogram
+"""A value; or None if there is none at present; or the values by label, or by the labels in their order."""
+
+T = TypeVar("T")
+
+
+class Metric(NamedTuple):
+    """One metric. name: the whole name, with the unit and, for a counter, with `_total`."""
+
+    name: str
+    kind: Kind
+    text: str
+    values: Callable[[Snapshot], Values]
+    labels: tuple[str, ...] = ()
+
+
+class Part(Generic[T]):
+    """A part of the snapshots, and the maker of its metrics. find: returns None if this node does not have the part."""
+
+    def __init__(self, find: Callable[[Snapshot], T | None], prefix: str = "stream_node_") -> None:
+        self._find = find
+        self._prefix = prefix
+
+    def __call__(
+        self, name: str, read: Callable[[T], Values], text: str, *labels: str, kind: Kind | None = None
+    ) -> Metric:
+        """kind: without it, the metric is a counter if its name ends in `_total`, and a gauge if not."""
+
+        def values(snapshot: Snapshot) -> Values:
+            part = self._find(snapshot)
+            return None if part is None else read(part)
+
+        found = kind or ("counter" if name.endswith("_total") else "gauge")
+        return Metric(self._prefix + name, found, text, values, labels)
+
+
+WHOLE = Part(lambda snapshot: snapshot)

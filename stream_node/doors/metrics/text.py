@@ -14,8 +14,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from stream_node.doors.metrics.catalogue import METRICS
-from stream_node.doors.metrics.family import Metric, Values
-from stream_node.doors.metrics.snapshot import Snapshot
+from stream_node.doors.metrics.snapshot import Metric, Snapshot, Values
 from stream_storage.histogram import Histogram
 
 GZIP_LEVEL = 1

@@ -10,11 +10,10 @@ from starlette.responses import Response
 
 from stream_node import __version__
 from stream_node.doors.http.app import Endpoint, HttpCall, json_response
-from stream_node.doors.http.data import positions, streams
-from stream_node.doors.http.data.follow import EVENTS
-from stream_node.doors.http.data.pull import MessagePage, MessageQuery, PullQuery, pull, pull_message
+from stream_node.doors.http.data import streams
+from stream_node.doors.http.data.places import NoQuery, read_query
+from stream_node.doors.http.data.pull import EVENTS, MessagePage, MessageQuery, PullQuery, pull, pull_message
 from stream_node.doors.http.data.push import Pushed, PushQuery, push
-from stream_node.doors.http.data.query import NoQuery, read_query
 from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
 from stream_node.doors.http.problems import MEDIA_TYPE
 
@@ -186,16 +185,16 @@ OPERATIONS: tuple[HttpOperation, ...] = (
     ),
     HttpOperation(Endpoint("DELETE", STREAM, streams.delete), "Delete a stream", NoQuery, streams.Deleted),
     HttpOperation(
-        Endpoint("GET", CONSUMER, positions.show_positions), "Read positions", NoQuery, positions.ConsumerPositions
+        Endpoint("GET", CONSUMER, streams.show_positions), "Read positions", NoQuery, streams.ConsumerPositions
     ),
     HttpOperation(
-        Endpoint("PUT", CONSUMER, positions.save_position), "Save a position", positions.PositionQuery, positions.Saved
+        Endpoint("PUT", CONSUMER, streams.save_position), "Save a position", streams.PositionQuery, streams.Saved
     ),
     HttpOperation(
-        Endpoint("DELETE", CONSUMER, positions.forget_position),
+        Endpoint("DELETE", CONSUMER, streams.forget_position),
         "Forget a position",
-        positions.ForgetQuery,
-        positions.Saved,
+        streams.ForgetQuery,
+        streams.Saved,
     ),
 )
 

@@ -1,7 +1,18 @@
-"""Finds the stream and the partition that a request means."""
+"""Finds what a request means: the parameters in its path and its query, its stream, and its partition."""
 
 from __future__ import annotations
 
+import base64
+import re
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import Request
+
+from index_service.limits import PARTITION_MAX
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, StreamNotFound
 from stream_client.core.service_route import STREAM_SERVICE
@@ -9,8 +20,109 @@ from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.problems import Problem
 from stream_node.node.inside_streams import InsideStream
 from stream_service.extensions import LIST, ListRequest, StreamKey
-from stream_service.names import partition_of, stream_address
+from stream_service.names import partition_of, refusal_of_name, stream_address
 from stream_service.workers.readable_stream import ReadableStream
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+INDEX_MAX = 2**63 - 1
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
+BASE64 = "^([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)?$"
+"""Matches base64, also with the letters that need no percent sign in a query."""
+Base64 = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": BASE64})]
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """No parameters."""
+
+
+def stream_name(request: Request) -> str:
+    name = path_text(request, "name")
+    refusal = refusal_of_name(name)
+    if refusal is not None:
+        raise Problem(400, "invalid-request", refusal)
+    return name
+
+
+def path_text(request: Request, parameter: str) -> str:
+    """Returns one part of the path. Raises Problem if it is not percent-encoded UTF-8."""
+    try:
+        return unquote(request.path_params[parameter], errors="strict")
+    except UnicodeDecodeError as error:
+        detail = f"the {parameter} in the path is not UTF-8; write its bytes in UTF-8, each as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+
+
+def path_index(request: Request, parameter: str) -> int:
+    text = request.path_params[parameter]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
+        raise Problem(400, "invalid-request", f"the {parameter} in the path is a whole number from 0 to {INDEX_MAX}")
+    return int(text)
+
+
+def read_query(request: Request, kind: type[Q]) -> Q:
+    """Returns the query as a struct. Raises Problem for unknown, repeated, missing or wrong parameters."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        detail = "the query is not UTF-8; write each byte that is no letter or digit as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+    # A parameter that nobody reads is a mistake of the caller, who should not get another answer than the wanted one.
+    values = dict(pairs)
+    known = _parameters(kind)
+    unknown = next((name for name in values if name not in known), None)
+    if unknown is not None:
+        takes = f"the parameters are {', '.join(sorted(known))}" if known else "there are no parameters"
+        raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
+    if len(values) != len(pairs):
+        raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    # Each text is converted to the type of its field, with the bounds of that type.
+    found: dict[str, Any] = {}
+    for name, (field_name, value_type, is_required) in known.items():
+        text = values.get(name)
+        if text is not None:
+            try:
+                found[field_name] = msgspec.convert(text, value_type, strict=False)
+            except msgspec.ValidationError as error:
+                raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
+        elif is_required:
+            raise Problem(400, "invalid-request", f"the parameter {name} is missing")
+    return kind(**found)
+
+
+@cache
+def _parameters(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
+    """Returns the field, type and need of each parameter. Evaluating the types for each request would be slow."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.encode_name: (field.name, _without_none(hints[field.name]), field.required)
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _without_none(kind: Any) -> Any:
+    """Otherwise the text "null" would count as a missing parameter."""
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+        return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
+    return kind
+
+
+def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
+    """Returns bytes given as text, or as base64 (`…_base64`). Raises Problem for both, or for wrong base64."""
+    if digits is None:
+        return None if text is None else text.encode()
+    if text is not None:
+        raise Problem(400, "invalid-request", f"send {what} or {what}_base64, not both")
+    try:
+        # A plus sign of base64 is a space after the query has been read.
+        digits = digits.replace(" ", "+")
+        if re.fullmatch(BASE64, digits) is None:
+            raise ValueError("it has A to Z, a to z, 0 to 9, + and /, and = at the end up to a multiple of four")
+        return base64.b64decode(digits.replace("-", "+").replace("_", "/"), validate=True)
+    except ValueError as error:
+        raise Problem(400, "invalid-request", f"{what}_base64 is no base64: {error}") from error
+
 
 PAGE_PARTITIONS = 100
 """The number of partitions that one request to the node asks for. Most streams have fewer."""

@@ -14,8 +14,18 @@ from ockam.identity.rules.rights import Demand, Right
 from stream_client import Header, Push, Stream, StreamClient
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
-from stream_node.doors.http.data.places import choose, known_partitions, make_partition, partition_at
-from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
+from stream_node.doors.http.data.places import (
+    Base64,
+    Index,
+    PartitionNumber,
+    bytes_of,
+    choose,
+    known_partitions,
+    make_partition,
+    partition_at,
+    read_query,
+    stream_name,
+)
 from stream_node.doors.http.data.records import read_messages
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.node.inside_streams import InsideStream, Stored

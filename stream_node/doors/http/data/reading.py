@@ -25,7 +25,7 @@ from stream_client import (
 )
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.doors.http.data.json_text import are_json, decoded, find_json_fault, is_text, slices
+from stream_node.doors.http.data.records import are_json, decoded, find_json_fault, is_text, slices
 from stream_node.doors.http.memory import RequestMemory
 from stream_node.doors.http.paging import COPIES, PART_BYTES, pull_counted, pull_cut
 from stream_node.doors.http.problems import Problem

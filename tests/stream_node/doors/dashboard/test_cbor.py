@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from stream_client import connect
-from stream_node.doors.dashboard.decoding import CHARACTERS_MAX, decode
-from stream_node.doors.dashboard.notation import show_value
+from stream_node.doors.dashboard.decoding import CHARACTERS_MAX, decode, show_value
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import http_node
 

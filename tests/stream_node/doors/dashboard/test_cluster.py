@@ -24,7 +24,7 @@ from ockam.quotas.shared_use import shared_bytes
 from stream_client import connect, set_position
 from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from stream_node.doors.dashboard import troubles
-from stream_node.doors.dashboard.cluster_page import owner_marks, shards_text
+from stream_node.doors.dashboard.access_page import owner_marks, shards_text
 from stream_node.fleet.cluster import plan_machine
 from stream_node.fleet.cluster.view import SHARDS, choose_owner, shard_of
 from stream_node.fleet.worker_place import WorkerPlace

@@ -12,8 +12,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from stream_node.doors.dashboard.decoding import decode
-from stream_node.doors.dashboard.decoding_bounds import check_avro, check_cbor
+from stream_node.doors.dashboard.decoding import check_avro, check_cbor, decode
 
 SYNC = b"0" * 16
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
 from stream_client import connect
-from stream_node.doors.dashboard.forks import ForkBlock, draw_tree, find_reorgs
+from stream_node.doors.dashboard.blocks import ForkBlock, draw_tree, find_reorgs
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import http_node
 

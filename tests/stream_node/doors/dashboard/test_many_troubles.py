@@ -19,7 +19,7 @@ from ockam.identity.rules.tokens import create_token
 from stream_client import connect, set_position
 from stream_node.care import trouble
 from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
-from stream_node.doors.dashboard import dashboard, listing, overview, silence, troubles
+from stream_node.doors.dashboard import dashboard, history, listing, overview, troubles
 from stream_node.node.repeated_events import RepeatedEvents
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.rows import connection_of
@@ -36,7 +36,7 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
     metrics name. Each number is that of all; the alert's own metric has one series for those without a name."""
     monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
     monkeypatch.setattr(dashboard, "READING_PAUSES", 2)
-    monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
+    monkeypatch.setattr(history, "SILENT_S_MIN", 0.5)
     written: list[dict[str, Any]] = []
     repeated = RepeatedEvents(lambda: 0.0)
 
@@ -59,7 +59,7 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
             await set_position(streams, f"beyond{number:02}", "wide", 1, 9)
             create_token(tmp_path / "data" / "tokens.json", f"t{number:02}", 1, int(time.time()) + 9_999)
         steady = [await streams.create(f"s{number:02}") for number in range(24)]
-        for _ in range(silence.LOOKS_MIN + 2):
+        for _ in range(history.LOOKS_MIN + 2):
             for each in steady:
                 await each.push(b"x")
             await trio.sleep(0.02)

@@ -15,8 +15,8 @@ import trio
 from ockam.identity.rules.rights import Right
 from stream_client import connect
 from stream_node.care.trouble import LISTED_MAX, CurrentTroubles
-from stream_node.doors.dashboard import mirror_watch
-from stream_node.doors.dashboard.mirror_watch import KINDS, LASTS_S_MIN, MirrorWatch
+from stream_node.doors.dashboard import history
+from stream_node.doors.dashboard.history import KINDS, LASTS_S_MIN, MirrorWatch
 from stream_node.doors.dashboard.overview import listed
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition, MirrorState
 from stream_node.node.process import NodeProcess
@@ -154,7 +154,7 @@ async def test_a_mirror_that_has_parted_is_named_until_it_follows(tmp_path: Path
 
 
 async def test_a_lost_source_is_named_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_watch, "LASTS_S_MIN", 0.2)
+    monkeypatch.setattr(history, "LASTS_S_MIN", 0.2)
     with NodeProcess(tmp_path / "a") as a:
         async with http_node(tmp_path / "b") as b, b.client() as client:
             await fill(a.address, "orders", b"1", b"2")

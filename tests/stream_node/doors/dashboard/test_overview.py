@@ -17,9 +17,8 @@ from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_client import connect, set_position
 from stream_node.doors.dashboard import overview, sessions
-from stream_node.doors.dashboard.history import History, Sample, quantile_ms
+from stream_node.doors.dashboard.history import History, Sample, Silence, quantile_ms
 from stream_node.doors.dashboard.rendering import STATIC
-from stream_node.doors.dashboard.silence import Silence
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get, send
 from tests.stream_node.doors.http.http_node import http_node

@@ -11,7 +11,7 @@ import trio
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
 from stream_client import connect
-from stream_node.doors.http.body import LARGEST_BODIES_PARTY_MAX
+from stream_node.doors.http.memory import LARGEST_BODIES_PARTY_MAX
 from tests.ockam.identity.rules.guarded_node import may
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
 from tests.stream_node.doors.http.test_data_push import RAW, post

@@ -13,7 +13,7 @@ import pytest
 
 from ockam.identity.rules.rights import Right
 from stream_client import SavedIndexes, connect
-from stream_node.doors.http.data import follow, places
+from stream_node.doors.http.data import places, pull
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
 from tests.ockam.identity.rules.guarded_node import may
@@ -131,7 +131,7 @@ async def test_a_follower_asks_once_for_its_partition(tmp_path: Path, monkeypatc
         return ask
 
     monkeypatch.setattr(places, "find_partitions", counted(places.find_partitions))
-    monkeypatch.setattr(follow, "find_partition", counted(places.find_partition))
+    monkeypatch.setattr(pull, "find_partition", counted(places.find_partition))
     async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as native:
         await native.create("s")
         for _ in range(2):

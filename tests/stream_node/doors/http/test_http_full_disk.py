@@ -116,7 +116,7 @@ async def test_creating_and_saving_without_room_are_507s(
 ) -> None:
     """Neither the stream nor the position is there afterwards, and what is there stays readable. The time that a save
     may take is made shorter."""
-    monkeypatch.setattr("stream_node.doors.http.data.positions.SAVE_S_MAX", 1.0)
+    monkeypatch.setattr("stream_node.doors.http.data.streams.SAVE_S_MAX", 1.0)
     async with http_node(tmp_path) as node, node.client() as client:
         await push_until_full(client)
         for number in range(10_000):
