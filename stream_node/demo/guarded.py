@@ -53,7 +53,11 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
     # The keys, and rules for two of the three clients.
     ca = create_authority(keys)
     node_certificate = create_certificate(keys, "node", hosts=("localhost", "127.0.0.1"))
-    clients = {name: _tls(ca, create_certificate(keys, name)) for name in ("publisher", "reader", "eve")}
+    certificates = {name: create_certificate(keys, name) for name in ("publisher", "reader", "eve")}
+    clients = {
+        name: Tls(ca=str(ca), certificate=str(each), key=str(each.with_suffix(".key")))
+        for name, each in certificates.items()
+    }
     for name, may in RULES:
         add_rule(rules, make_rule(f"{name} of secrets", [f"certificate:{name}"], may, [], ["secret."]))
     settings = {
@@ -79,10 +83,6 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
         broken.append(f"the reader got {len(read)} messages, not the {len(lines)} that were pushed")
     seconds, size_bytes = time.monotonic() - started_s, sum(map(len, lines))
     return GuardedProof(len(lines), size_bytes, len(read), tuple(refused), len(events), seconds, tuple(broken))
-
-
-def _tls(ca: Path, certificate: Path) -> Tls:
-    return Tls(ca=str(ca), certificate=str(certificate), key=str(certificate.with_suffix(".key")))
 
 
 async def _push_read_and_intrude(

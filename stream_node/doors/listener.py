@@ -240,11 +240,11 @@ class DoorListener(Generic[C, At]):
         for guest, connection in list(self._open.items()):
             refusal = None if self._tls is None else self._tls.refusal(guest.certificate)
             if refusal is not None:
-                self._end_refused(connection, *refusal)
+                # A connection of gRPC reports its end itself.
+                if not self._is_grpc:
+                    self._tell_closed(guest.address, *refusal)
+                connection.close(refusal[0])
                 self._note_tls_refused(guest, f"{refusal[0]}: {refusal[1]}")
-
-    def _end_refused(self, connection: C, kind: str, reason: str) -> None:
-        connection.close(kind)
 
     def stop_accepting(self) -> None:
         """Accepts no more connections, and ends each one after its open requests or calls."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -294,13 +294,10 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
         try:
             # Another supervisor may have made the databases before it gave the lock back.
             check_workers(settings)
-            supervisor = Supervisor(settings, lock, arguments, notifier)
-            # A start that fails before this step leaves no database, so the next start may have more or fewer workers.
-            try:
+            with closing(Supervisor(settings, lock, arguments, notifier)) as supervisor:
+                # A start that fails before this step leaves no database: the next one may have more or fewer workers.
                 await trio.to_thread.run_sync(make_databases, settings)
                 return await run_locked(supervisor)
-            finally:
-                supervisor.close()
         finally:
             lock.release(clean=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import starmap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -132,23 +131,13 @@ async def list_all(
         rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
     if not found and stream is not None:
         await _check_exists(client, stream, None)
-    say_each(
-        (dict(zip(FIELDS, row, strict=True)) for row in rows),
-        columns([HEAD, *starmap(_cells, rows)], NUMBERS) if rows else "no positions",
-    )
-
-
-def _cells(
-    client_id: str,
-    stream: str,
-    partition: int,
-    index: int | None,
-    lag: int | None,
-    saved_us: int | None,
-    holder: str | None,
-) -> tuple[str, ...]:
-    numbers = ("-" if each is None else f"{each:,}" for each in (partition, index, lag))
-    return (client_id, stream, *numbers, age_text(saved_us, int(utc_now().timestamp() * 1e6)), holder or "-")
+    cells: list[tuple[str, ...]] = [HEAD]
+    now_us = int(utc_now().timestamp() * 1e6)
+    for client_name, name, *numbers, saved_us, holder in rows:
+        shown = ("-" if each is None else f"{each:,}" for each in numbers)
+        cells.append((client_name, name, *shown, age_text(saved_us, now_us), holder or "-"))
+    reports = (dict(zip(FIELDS, row, strict=True)) for row in rows)
+    say_each(reports, columns(cells, NUMBERS) if rows else "no positions")
 
 
 async def _places(

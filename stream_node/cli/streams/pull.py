@@ -103,46 +103,40 @@ def pull(
     unsaid = limit is None and last is None
     match = Match.of(grep_key, grep_header, grep)
 
+    # Every node has the plain protocol, so our own protocol is used only where the plain one does not suffice.
+    is_plain = isinstance(begin, int) and not print_format.is_rich
+
     async def run(client: StreamClient) -> None:
-        if match is not None:
-            for source in (await open_source(client, stream, partition)).partitions:
-                await _pull_matching(
-                    source,
-                    begin,
-                    scan if limit is None else limit,
-                    scan,
-                    match,
-                    print_format,
-                    Holes(stream, fail_on_hole),
-                )
-            return
-        # Every node has the plain protocol, so our own protocol is used only where the plain one does not suffice.
-        read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
         for source in (await open_source(client, stream, partition)).partitions:
-            resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
+            holes = Holes(stream, fail_on_hole)
+            if match is not None:
+                await _pull_matching(source, begin, scan if limit is None else limit, scan, match, print_format, holes)
+                continue
+            resume_index = await _pull(source, begin, wanted, is_plain, print_format, holes)
             if unsaid and resume_index is not None:
                 await _report_more(source, resume_index, ctx)
 
     with_client(run, node)
 
 
-async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
-    """Prints up to `left` messages by the plain protocol, which every node has. Returns the next index, or None at the
-    end of the stream."""
-    while left > 0 and (page := await source.pull(begin, left)):
-        _write_page(page, begin, source.partition, print_format, holes)
-        begin, left = page[-1].index + 1, left - len(page)
-    return int(begin) if left <= 0 else None
-
-
-async def _pull_rich(
-    source: Stream, begin: StartLike, left: int, print_format: PrintFormat, holes: Holes
+async def _pull(
+    source: Stream, begin: Any, left: int, is_plain: bool, print_format: PrintFormat, holes: Holes
 ) -> int | None:
-    """As `_pull_plain`, by our own protocol, which also returns keys, headers and times."""
-    while left > 0 and (page := await source.pull_page(begin, left)).messages:
-        _write_page(page.messages, begin, source.partition, print_format, holes)
-        begin, left = page.resume_index, left - len(page.messages)
-    return begin if left <= 0 and isinstance(begin, int) else None
+    """Prints up to `left` messages. Returns the next index; None at the end of the stream, or if it is not known.
+    is_plain: by the protocol of the specification, which returns no keys, headers and times."""
+    messages: Sequence[StreamMessage | RichMessage]
+    while left > 0:
+        if is_plain:
+            messages = await source.pull(begin, left)
+            resume_index = messages[-1].index + 1 if messages else 0
+        else:
+            page = await source.pull_page(begin, left)
+            messages, resume_index = page.messages, page.resume_index
+        if not messages:
+            return None
+        _write_page(messages, begin, source.partition, print_format, holes)
+        begin, left = resume_index, left - len(messages)
+    return begin if isinstance(begin, int) else None
 
 
 async def _pull_matching(

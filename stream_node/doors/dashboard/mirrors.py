@@ -13,7 +13,7 @@ from stream_client import ClientError, StreamClient
 from stream_node.doors.dashboard.listing import show_rows
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage, check_typed
 from stream_node.doors.dashboard.rendering import clock, number
-from stream_node.doors.http.problems import Problem, problem_of
+from stream_node.doors.http.problems import problem_of
 from stream_node.fleet.mirror.promotion import ASK_S_MAX, WAY_WITHOUT_FENCE
 from stream_node.fleet.mirror.protocol import (
     ADDRESS,
@@ -59,7 +59,7 @@ async def show_mirrors(page: DashboardPage) -> Response:
 
 
 async def promote(page: DashboardPage) -> Response:
-    """Makes a mirror a primary. Without its source, the name must have been typed again; only then may it go on."""
+    """Makes a mirror a primary. Without its source, the name must have been typed again."""
     fields = await page.form()
     name, force = fields.get("name", ""), fields.get("force") == "1"
     goes_on = force and fields.get("source_goes_on") == "1"
@@ -76,7 +76,9 @@ async def promote(page: DashboardPage) -> Response:
             try:
                 answer = await _ask(client, request)
             except ClientError as error:
-                raise _refusal(error) from error
+                problem = problem_of(error)
+                problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
+                raise problem from error
             if answer.done:
                 break
             if trio.current_time() > gives_up_s:
@@ -86,12 +88,6 @@ async def promote(page: DashboardPage) -> Response:
             await trio.sleep(POLL_S)
     text = _lost(answer.mirrors) if force else "Nothing is lost."
     return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
-
-
-def _refusal(error: ClientError) -> Problem:
-    problem = problem_of(error)
-    problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
-    return problem
 
 
 async def remove(page: DashboardPage) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
 
 import msgspec
 import trio
@@ -63,7 +62,22 @@ class Overview:
     async def page(self, page: DashboardPage) -> Response:
         if not page.may(OPERATOR, EVERY_NAME):
             return page.show("overview_closed.html")
-        return page.show("overview.html", **await self._values())
+        parts = self._parts
+        statistics = parts.statistics()
+        return page.show(
+            "overview.html",
+            troubles=listed(await self.troubles()),
+            worker=parts.remote_streams.name if parts.remote_streams and has_own_databases(parts.config) else "",
+            point=self.history.latest(),
+            statistics=statistics,
+            http=statistics.http or msgspec.UNSET,
+            condition=parts.condition,
+            least_bytes=parts.config.free_disk_bytes_min,
+            consumers_behind=self._consumers_behind,
+            up_s=max(0.0, time.time() - self._started_s),
+            version=__version__,
+            data_dir=parts.config.data_dir,
+        )
 
     async def rates(self, page: DashboardPage) -> Response:
         """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""
@@ -118,23 +132,6 @@ class Overview:
         self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
         limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
         return troubles.find_stuck(found, limit_s, now_us)
-
-    async def _values(self) -> dict[str, Any]:
-        parts = self._parts
-        statistics = parts.statistics()
-        return {
-            "troubles": listed(await self.troubles()),
-            "worker": parts.remote_streams.name if parts.remote_streams and has_own_databases(parts.config) else "",
-            "point": self.history.latest(),
-            "statistics": statistics,
-            "http": statistics.http or msgspec.UNSET,
-            "condition": parts.condition,
-            "least_bytes": parts.config.free_disk_bytes_min,
-            "consumers_behind": self._consumers_behind,
-            "up_s": max(0.0, time.time() - self._started_s),
-            "version": __version__,
-            "data_dir": parts.config.data_dir,
-        }
 
 
 def listed(current: CurrentTroubles) -> list[Trouble]:

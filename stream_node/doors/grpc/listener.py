@@ -1,11 +1,13 @@
-"""GrpcListener: the gRPC door. CallGate finds out who makes a call, and checks their rights, before its handler runs.
+"""GrpcListener: the gRPC door. It finds out who makes a call, and checks their rights, before the call gets its
+handler.
 
 The identity is that of the certificate of the connection, else that of a token (`authorization: Bearer …`), else
 anonymous, as at the node's other doors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -36,6 +38,8 @@ from stream_node.node.parts import NodeParts
 
 AUTHORIZATION: Final = b"authorization"
 
+logger = structlog.get_logger(__name__)
+
 
 def grpc_limits(config: Config) -> GrpcLimits:
     return GrpcLimits(message_bytes_max=config.grpc_message_bytes_max, duplicate_window=config.grpc_duplicate_window)
@@ -49,103 +53,6 @@ class TokenCall(CallHandler):
 
     def take(self, message: bytes) -> None:
         raise AssertionError("a call that is held gets no message")
-
-
-class CallGate:
-    """The routes of all addresses of the door, and the callers of the open calls about blocks."""
-
-    def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
-        """nursery: runs the tasks that judge tokens."""
-        self._parts = parts
-        self._nursery = nursery
-        self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
-        self._limits = grpc_limits(parts.config)
-        self._about: list[AboutCalls] = []
-
-    def routes(self, services: Collection[str]) -> Routes:
-        """Returns the routes of an address: for these services about blocks, for health and for reflection."""
-        methods = block_methods(self._limits, services)
-        about = AboutCalls(self._is_serving, methods)
-        self._about.append(about)
-        return {
-            **{path: Route(self._opener(path, each), each.message_bytes_max) for path, each in methods.items()},
-            # Health and reflection say nothing about blocks, and load balancers prove no identity.
-            **{path: Route(open_, ASK_BYTES_MAX) for path, open_ in about.methods().items()},
-        }
-
-    def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the calls of the chosen identities, and returns their number. The connections stay open."""
-        meant = [call for call, identity in self._callers.items() if is_meant(identity)]
-        for call in meant:
-            if reason == ENDED:
-                call.cancel(GrpcStatus.UNAUTHENTICATED, "the token was revoked, replaced, or has expired")
-            else:
-                call.cancel(GrpcStatus.PERMISSION_DENIED, "the rules for this identity have changed; call again")
-        return len(meant)
-
-    def end_about(self) -> None:
-        for each in self._about:
-            each.end()
-
-    def _opener(self, path: bytes, method: BlockMethod) -> Callable[[GrpcCall], CallHandler]:
-        def opened(call: GrpcCall) -> CallHandler:
-            text = call.request.metadata.get(AUTHORIZATION)
-            if text is None:
-                return self._open(call, path, method)
-            self._nursery.start_soon(self._judge, call, text.decode("latin-1"), path, method)
-            return TokenCall()
-
-        return opened
-
-    async def _judge(self, call: GrpcCall, header: str, path: bytes, method: BlockMethod) -> None:
-        """Judges the token of a call, then opens or refuses the call. A refusal is delayed, as everywhere."""
-        origin = origin_of(call)
-        try:
-            identity = await self._identity_of(header, origin)
-            usage = self._parts.node.usages.get(party_key(identity, origin.peer), trio.current_time())
-        except CallRefused as refused:
-            call.cancel(refused.status, refused.text)
-            return
-        call.peer = Origin(origin.kind, origin.peer, identity, usage=usage)
-        with self._parts.node.batch():
-            call.replace(lambda: self._open(call, path, method))
-
-    async def _identity_of(self, header: str, origin: Origin) -> Identity:
-        scheme, _, text = header.partition(" ")
-        text = text.strip()
-        if scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
-            raise CallRefused(GrpcStatus.UNAUTHENTICATED, "send authorization: Bearer TOKEN")
-        is_encrypted = self._parts.tls is not None
-        verdict = await self._parts.authenticator.judge_text(text, origin.peer, origin.identity, is_encrypted)
-        if verdict is None:
-            raise CallRefused(GrpcStatus.RESOURCE_EXHAUSTED, "too many refused tokens of this host wait; wait, too")
-        if verdict.identity is None:
-            raise CallRefused(GrpcStatus.UNAUTHENTICATED, verdict.reason)
-        return verdict.identity
-
-    def _open(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
-        """Makes the handler of a call whose caller is known. Raises CallRefused."""
-        config, authorizer = self._parts.config, self._parts.authorizer
-        demand = demand_of(method, config.block_chain)
-        # The right comes first, so that a refusal does not tell who serves the chain.
-        if demand is not None and authorizer is not None:
-            decision = authorizer.decide(origin_of(call), demand, path.decode(), is_act=False)
-            if not decision.allowed:
-                raise CallRefused(GrpcStatus.PERMISSION_DENIED, decision.reason)
-        services = self._parts.services.grpc
-        if services is None:
-            remote = self._parts.remote_streams
-            owner = "" if remote is None else remote.owner_of(chain_address(config))[0]
-            where = f"; {owner} serves it" if owner else ""
-            raise CallRefused(GrpcStatus.UNAVAILABLE, f"this node does not serve the chain now{where}")
-        self._callers[call] = origin_of(call).identity
-        return method.open(services, call)
-
-    def _is_serving(self) -> bool:
-        return not self._parts.condition.is_draining and self._parts.services.grpc is not None
-
-
-logger = structlog.get_logger(__name__)
 
 
 class UsagePace:
@@ -172,15 +79,23 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         self._budget = DoorBudget(config.grpc_unfinished_bytes_max)
         self._counts = DoorCounts()
         self._closed, self._lines = self._counts.closed, self._counts.lines
-        self._gate = CallGate(parts, nursery)
+        self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
+        self._about: list[AboutCalls] = []
         self._prefers = ("zstd", "gzip") if config.grpc_compression else ()
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the calls of all chosen identities. Returns their number. reason: a short, fixed word."""
-        return self._gate.end_calls(is_meant, reason)
+        """Ends the calls of the chosen identities, and returns their number. The connections stay open."""
+        meant = [call for call, identity in self._callers.items() if is_meant(identity)]
+        for call in meant:
+            if reason == ENDED:
+                call.cancel(GrpcStatus.UNAUTHENTICATED, "the token was revoked, replaced, or has expired")
+            else:
+                call.cancel(GrpcStatus.PERMISSION_DENIED, "the rules for this identity have changed; call again")
+        return len(meant)
 
     def stop_accepting(self) -> None:
-        self._gate.end_about()
+        for each in self._about:
+            each.end()
         super().stop_accepting()
 
     def statistics(self) -> GrpcDoorStatistics:
@@ -195,21 +110,14 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
 
     def _parse(self, address: str) -> tuple[str, Routes]:
         plain, services = read_services(address)
-        return plain, self._gate.routes(services)
-
-    @property
-    def _limits(self) -> Http2Limits:
-        """Read for each connection: the setting `send_timeout_s` can change while the node runs."""
-        config = self.parts.config
-        return Http2Limits(
-            streams_max=config.grpc_streams_max,
-            header_bytes_max=config.grpc_header_bytes_max,
-            resets_max=config.grpc_resets_max,
-            pings_max=config.grpc_pings_max,
-            idle_s_max=config.grpc_idle_timeout_s,
-            send_s_max=config.send_timeout_s,
-            unfinished_bytes_max=config.grpc_unfinished_bytes_max,
-        )
+        methods = block_methods(grpc_limits(self.parts.config), services)
+        about = AboutCalls(self._is_serving, methods)
+        self._about.append(about)
+        return plain, {
+            **{path: Route(partial(self._begin, path, each), each.message_bytes_max) for path, each in methods.items()},
+            # Health and reflection say nothing about blocks, and load balancers prove no identity.
+            **{path: Route(open_, ASK_BYTES_MAX) for path, open_ in about.methods().items()},
+        }
 
     def _make(
         self, guest: DoorGuest[ServerConnection, Routes], tls: TlsLayer | None, admission: Admission
@@ -221,10 +129,21 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             self._closed["identity_connections_max"] += 1
             return None
         guest.usage = usage
+        # Made for each connection: the setting `send_timeout_s` can change while the node runs.
+        config = self.parts.config
+        limits = Http2Limits(
+            streams_max=config.grpc_streams_max,
+            header_bytes_max=config.grpc_header_bytes_max,
+            resets_max=config.grpc_resets_max,
+            pings_max=config.grpc_pings_max,
+            idle_s_max=config.grpc_idle_timeout_s,
+            send_s_max=config.send_timeout_s,
+            unfinished_bytes_max=config.grpc_unfinished_bytes_max,
+        )
         return ServerConnection(
             SocketBytes(guest.stream, tls),
             guest.at,
-            self._limits,
+            limits,
             self._budget.of(party),
             self._counts,
             address=guest.address,
@@ -240,3 +159,59 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         most = self._connections_max
         self._lines.log(logger.warning, "grpc_connections_refused", peer=guest.address, most=most)
         return False
+
+    # The way of a call to its handler.
+
+    def _begin(self, path: bytes, method: BlockMethod, call: GrpcCall) -> CallHandler:
+        text = call.request.metadata.get(AUTHORIZATION)
+        if text is None:
+            return self._open_call(call, path, method)
+        self._nursery.start_soon(self._judge, call, text.decode("latin-1"), path, method)
+        return TokenCall()
+
+    async def _judge(self, call: GrpcCall, header: str, path: bytes, method: BlockMethod) -> None:
+        """Judges the token of a call, then opens or refuses the call. A refusal is delayed, as everywhere."""
+        origin = origin_of(call)
+        try:
+            identity = await self._identity_of(header, origin)
+            usage = self.parts.node.usages.get(party_key(identity, origin.peer), trio.current_time())
+        except CallRefused as refused:
+            call.cancel(refused.status, refused.text)
+            return
+        call.peer = Origin(origin.kind, origin.peer, identity, usage=usage)
+        with self.parts.node.batch():
+            call.replace(lambda: self._open_call(call, path, method))
+
+    async def _identity_of(self, header: str, origin: Origin) -> Identity:
+        scheme, _, text = header.partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
+            raise CallRefused(GrpcStatus.UNAUTHENTICATED, "send authorization: Bearer TOKEN")
+        is_encrypted = self.parts.tls is not None
+        verdict = await self.parts.authenticator.judge_text(text, origin.peer, origin.identity, is_encrypted)
+        if verdict is None:
+            raise CallRefused(GrpcStatus.RESOURCE_EXHAUSTED, "too many refused tokens of this host wait; wait, too")
+        if verdict.identity is None:
+            raise CallRefused(GrpcStatus.UNAUTHENTICATED, verdict.reason)
+        return verdict.identity
+
+    def _open_call(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
+        """Makes the handler of a call whose caller is known. Raises CallRefused."""
+        config, authorizer = self.parts.config, self.parts.authorizer
+        demand = demand_of(method, config.block_chain)
+        # The right comes first, so that a refusal does not tell who serves the chain.
+        if demand is not None and authorizer is not None:
+            decision = authorizer.decide(origin_of(call), demand, path.decode(), is_act=False)
+            if not decision.allowed:
+                raise CallRefused(GrpcStatus.PERMISSION_DENIED, decision.reason)
+        services = self.parts.services.grpc
+        if services is None:
+            remote = self.parts.remote_streams
+            owner = "" if remote is None else remote.owner_of(chain_address(config))[0]
+            where = f"; {owner} serves it" if owner else ""
+            raise CallRefused(GrpcStatus.UNAVAILABLE, f"this node does not serve the chain now{where}")
+        self._callers[call] = origin_of(call).identity
+        return method.open(services, call)
+
+    def _is_serving(self) -> bool:
+        return not self.parts.condition.is_draining and self.parts.services.grpc is not None

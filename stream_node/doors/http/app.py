@@ -295,27 +295,36 @@ class LateWatches:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._short: dict[_Watch, None] = {}
+        self._short: dict[Callable[[], Awaitable[None]], None] = {}
         self._looks = False
 
     @asynccontextmanager
     async def watched(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> AsyncIterator[None]:
         """Calls the function with the cancel scope of the block if that takes longer than WATCH_AFTER_S."""
-        watch = _Watch(function)
+        scope, own_scope, ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
+
+        async def watch() -> None:
+            try:
+                with own_scope:
+                    await function(scope)
+            finally:
+                ended.set()
+
         self._short[watch] = None
         if not self._looks:
             self._looks = True
             self._nursery.start_soon(self._look)
         try:
-            with watch.scope:
+            with scope:
                 yield
         finally:
-            self._short.pop(watch, None)
-            # Two tasks must not read one connection.
-            if watch.ended is not None:
-                watch.own_scope.cancel()
+            if watch in self._short:
+                del self._short[watch]
+            else:
+                # Two tasks must not read one connection.
+                own_scope.cancel()
                 with trio.CancelScope(shield=True):
-                    await watch.ended.wait()
+                    await ended.wait()
 
     async def _look(self) -> None:
         while self._short:
@@ -324,22 +333,5 @@ class LateWatches:
             for watch in before:
                 if watch in self._short:
                     del self._short[watch]
-                    watch.ended = trio.Event()
-                    self._nursery.start_soon(watch.run)
+                    self._nursery.start_soon(watch)
         self._looks = False
-
-
-class _Watch:
-    def __init__(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> None:
-        self._function = function
-        self.own_scope = trio.CancelScope()
-        self.scope = trio.CancelScope()
-        self.ended: trio.Event | None = None
-
-    async def run(self) -> None:
-        assert self.ended is not None, "set before the task begins"
-        try:
-            with self.own_scope:
-                await self._function(self.scope)
-        finally:
-            self.ended.set()

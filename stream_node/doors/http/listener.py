@@ -80,7 +80,3 @@ class HttpListener(DoorListener[HttpConnection, None]):
                 most_of_one=share_of(self._connections_max),
             )
         return admission is not Admission.REFUSED
-
-    def _end_refused(self, connection: HttpConnection, kind: str, reason: str) -> None:
-        self._tell_closed(connection.peer.address, kind, reason)
-        super()._end_refused(connection, kind, reason)

@@ -20,11 +20,9 @@ CANDIDATES_MAX = 32
 
 
 class Guest(Protocol):
-    """A connection, for the decision which one gives way."""
+    """A connection. has_unread: whether the peer has sent bytes that were not read yet."""
 
-    def has_unread(self) -> bool:
-        """Whether the peer has sent bytes that were not read yet."""
-        ...
+    def has_unread(self) -> bool: ...
 
 
 class Admission(enum.Enum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from ockam.tracing.statistics import TracingStatistics
 from stream_node import __version__
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
 from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS, GRPC_BLOCK_METRICS
@@ -35,10 +34,6 @@ def _endings(snapshot: Snapshot, kind: str) -> dict[str, float]:
     """Returns when certificates or tokens end, by their names: at most `names_max`."""
     found = [each for each in snapshot.endings if each.kind == kind]
     return {each.name: each.ends_s for each in found[: snapshot.names_max]}
-
-
-def _spans(statistics: TracingStatistics) -> Values:
-    return {"exported": statistics.exported, "failed": statistics.failed, "dropped": statistics.dropped}
 
 
 _tcp = Part(lambda s: s.statistics.tcp)
@@ -132,7 +127,7 @@ HTTP = (
 TRACES = (
     _traces(
         "trace_spans_total",
-        _spans,
+        lambda e: {"exported": e.exported, "failed": e.failed, "dropped": e.dropped},
         "Spans that the collector of traces has accepted, that it could not be sent, and that were dropped unsent.",
         "result",
     ),
