@@ -34,7 +34,6 @@ EXTRAS = {
     "spark": {"pyspark", "py4j"},
     "delta": {"deltalake"},
 }
-"""The modules that the optional extras install."""
 
 
 def _print_version(asked: bool) -> None:

@@ -118,8 +118,6 @@ LogLevelOption = Annotated[str | None, "The lowest level of log lines: debug, in
 
 
 class NodeOptions(NamedTuple):
-    """The node that a command talks to."""
-
     node: NodeOption = None
     context: ContextOption = None
     via: ViaOption = None

@@ -189,8 +189,6 @@ NO_SERVICES = ServiceOptions()
 
 
 class RequestOptions(NamedTuple):
-    """The shared options, in the order of the help texts."""
-
     timeout: Annotated[
         float | None,
         typer.Option(min=0.001),
@@ -216,7 +214,6 @@ class RequestOptions(NamedTuple):
 
 
 GIVEN: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)
-"""The shared options of the command that runs."""
 
 
 class Reaching(TypedDict):

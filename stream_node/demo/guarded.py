@@ -29,7 +29,6 @@ STREAM = "secret.lines"
 MESSAGES_MAX = 2_000
 PATIENCE_S = 30.0
 RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
-"""The clients with rights on streams whose names begin with `secret.`, and their rights."""
 
 
 class GuardedProof(msgspec.Struct, frozen=True):

@@ -166,7 +166,6 @@ class DoorListener(Generic[C, At]):
         return None
 
     async def _run(self, guest: DoorGuest[C, At], admission: Admission) -> None:
-        """Serves one connection until its end. A failure ends the connection only."""
         try:
             connection = await self._open_connection(guest, admission)
             if connection is not None:
@@ -247,7 +246,6 @@ class DoorListener(Generic[C, At]):
                 self._note_tls_refused(guest, f"{refusal[0]}: {refusal[1]}")
 
     def stop_accepting(self) -> None:
-        """Accepts no more connections, and ends each one after its open requests or calls."""
         self._listening.cancel()
         for connection in self._open.values():
             connection.drain()

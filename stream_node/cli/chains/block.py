@@ -25,8 +25,6 @@ PASSED_OVER_SHOWN = 5
 
 
 class BlockNodeOptions(NamedTuple):
-    """The nodes that a command asks for blocks."""
-
     node: NodeOption = None
     also: Annotated[
         list[str] | None, "HOST:PORT", "Another node, to continue with if the first one fails. May be repeated."

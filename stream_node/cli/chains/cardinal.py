@@ -250,7 +250,6 @@ class Warnings:
         unfinished: OpenReorg | None = None,
         gaps: tuple[Gap, ...] = (),
     ) -> None:
-        """Prints the final warnings, at the end of the input."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if unfinished is not None:

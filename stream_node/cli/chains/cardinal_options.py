@@ -30,8 +30,6 @@ PARTITIONS = 4
 
 
 class TransportOptions(NamedTuple):
-    """Where the messages are: in streams of a node, in a recording, or in topics of Kafka."""
-
     node: NodeOptions = NodeOptions()
     recording: Annotated[
         Path | None, "FILE", "A recording (a file) in place of a node. Commands that write make it."

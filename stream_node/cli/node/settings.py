@@ -34,8 +34,6 @@ NameArgument = Annotated[str, typer.Argument(), "The name of the context."]
 
 
 class FlagOptions(NamedTuple):
-    """The settings of a node that `serve` would take from its command line."""
-
     config: ConfigOption = None
     data_dir: DataDirOption = None
     listen: ListenOption = None

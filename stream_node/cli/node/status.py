@@ -280,7 +280,6 @@ def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -
 
 
 def _lines(view: TopView, found: list[CheckResult]) -> list[str]:
-    """Returns the lines of the report. Monitoring programs show the first one."""
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
         texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)

@@ -256,7 +256,6 @@ class Holes:
         self._before: dict[tuple[int, int], int] = {}
 
     def found(self, partition: int, first_missing: int, next_there: int) -> None:
-        """The `on_hole` of the client."""
         self._before[partition, next_there] = first_missing
 
     def pass_over(self, message: RichMessage | StreamMessage, partition: int) -> int:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class PushOptions(NamedTuple):
-    """The destination and the input of a push, and its manner."""
-
     partition: Annotated[
         int | None,
         typer.Option(min=0),

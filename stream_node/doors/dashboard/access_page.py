@@ -29,7 +29,6 @@ from stream_node.node.identity.access import AUDIT_FILE
 from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
 TAIL_BYTES = 256 * 1024
-"""How much of the end of the audit log is read."""
 FIELDS = ("time", "identity", "peer", "right", "name", "reason")
 """The fields of a line that are shown. A line has only the fields that apply to its event."""
 LINES_MAX = 50

@@ -122,7 +122,6 @@ MESSAGES_MAX = 2_000
 HEIGHTS_MAX = 60
 """The largest number of block numbers in the picture; the newest are drawn."""
 STEP_X, STEP_Y, BOX_X, BOX_Y = 92, 44, 74, 28
-"""The distance between blocks, and their size, in pixels."""
 REORGS_MAX = 50
 
 

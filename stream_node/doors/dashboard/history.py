@@ -111,7 +111,6 @@ def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = S
 
 
 LOOKS = 6
-"""The number of samples that a rate is computed from."""
 
 
 class StreamRates:
@@ -274,4 +273,3 @@ _TEXTS: dict[TroubleKind, tuple[str, str]] = {
         "itself then. If the source is lost, promote the mirror without it.",
     ),
 }
-"""For each kind: the text of the trouble, and the text of its remedy."""

@@ -26,7 +26,6 @@ MESSAGE_BYTES_MAX = 256 * 1024
 FOLLOWED_MAX = 500
 """The number of new messages after which a page stops following, so that it does not grow without end."""
 LOOKED_MOST = 1_000_000
-"""The largest number of messages that one search looks at."""
 LOOKED_AT_ONCE = 500
 LOOK_S = 3.0
 """How long one search takes at most. The page shows how far it came, and goes on from there."""

@@ -47,7 +47,6 @@ class DashboardPage:
 
     @property
     def is_part(self) -> bool:
-        """Whether the browser asks only for the part of a page that changes."""
         return "hx-request" in self.call.request.headers
 
     def client(self) -> AbstractAsyncContextManager[StreamClient]:

@@ -94,7 +94,6 @@ def _rate(before: Look, look: Look, name: str) -> float | None:
 
 
 def _columns(page: DashboardPage, points: Sequence[tuple[float | None, ...]], width: int) -> Response:
-    """Returns the points after the time `after` of the query, a list for each chart."""
     after_s = page.number("after")
     kept = [point for point in points if (point[0] or 0.0) > after_s]
     return json_response({"columns": list(zip(*kept, strict=True)) or [()] * width})

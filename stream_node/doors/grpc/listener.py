@@ -71,8 +71,6 @@ class UsagePace:
 
 
 class GrpcListener(DoorListener[ServerConnection, Routes]):
-    """All gRPC connections of one node. Each address has routes of its own."""
-
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         super().__init__(parts, nursery, "grpc", "h2")
         config = parts.config
@@ -196,7 +194,6 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         return verdict.identity
 
     def _open_call(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
-        """Makes the handler of a call whose caller is known. Raises CallRefused."""
         config, authorizer = self.parts.config, self.parts.authorizer
         demand = demand_of(method, config.block_chain)
         # The right comes first, so that a refusal does not tell who serves the chain.

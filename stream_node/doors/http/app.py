@@ -41,7 +41,6 @@ SECURITY_HEADERS = {
 """The headers of every answer, apart from those that the answer sets itself."""
 _ADDED = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
 MEMORY = "stream_node_memory"
-"""The key of the `RequestMemory` in the scope of a request."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
 """The problems that are in the audit log although no rule has decided: they may be an attack."""
 
@@ -253,8 +252,6 @@ class HttpApp:
 
 
 class Paths:
-    """The endpoints by their paths, in the order in which they are given."""
-
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._methods: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
@@ -285,7 +282,6 @@ def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:
 
 
 WATCH_AFTER_S = 0.1
-"""A request is watched from about this time after its beginning."""
 
 
 class LateWatches:

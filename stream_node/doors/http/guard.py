@@ -103,7 +103,6 @@ def _is_ip_address(host: str) -> bool:
 
 
 def is_preflight(request: HTTPConnection) -> bool:
-    """Whether a browser asks if a page of another web site may send a request."""
     is_asked = "access-control-request-method" in request.headers and "origin" in request.headers
     return request.scope["method"] == "OPTIONS" and is_asked
 

@@ -15,7 +15,6 @@ from ockam.quotas.memory import Holdings
 from stream_node.doors.http.problems import RETRY, Problem
 
 PLACE_STATE = "stream_node_place"
-"""The key of the `ConnectionContext` in the state of a request."""
 TOKEN_CHARACTERS_MAX = 512
 """The size of the largest token that is judged. A real token has about 50 characters."""
 

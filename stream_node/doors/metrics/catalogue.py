@@ -22,7 +22,6 @@ from stream_node.fleet.cluster.hand_overs import REASONS
 from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
 CONNECTION_SOURCES = ("anonymous", "certificate", "token")
-"""The ways in which the peer of a connection can have proved its identity."""
 
 
 def _traffic(snapshot: Snapshot, name: str) -> float:
@@ -31,7 +30,6 @@ def _traffic(snapshot: Snapshot, name: str) -> float:
 
 
 def _endings(snapshot: Snapshot, kind: str) -> dict[str, float]:
-    """Returns when certificates or tokens end, by their names: at most `names_max`."""
     found = [each for each in snapshot.endings if each.kind == kind]
     return {each.name: each.ends_s for each in found[: snapshot.names_max]}
 
@@ -422,5 +420,4 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Cluster": CLUSTER,
     "Blocks": BLOCK_METRICS,
 }
-"""The metrics in groups, as `docs/metrics.md` shows them."""
 METRICS: tuple[Metric, ...] = tuple(metric for group in GROUPS.values() for metric in group)

@@ -136,7 +136,6 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 BODIES = (JSON, LINES, RAW, TEXT)
 PAGES = (LINES, EVENTS)
-"""The types of the answer to a pull, apart from JSON."""
 
 
 STREAMS = "/v1/streams"

@@ -130,7 +130,6 @@ def _lines(found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
 
 
 def _page(page: MessagePage, found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
-    """Returns a page with its messages. page: the page without messages."""
     yield msgspec.json.encode(page).removesuffix(b"]}")
     yield from reading.joined(found.messages, form, b",")
     yield b"]}\n"
@@ -294,7 +293,6 @@ async def _check_same(call: HttpCall, client: StreamClient, followed: StreamInfo
 
 
 def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[bytes]:
-    """Yields the events of a page, in pieces. created_us: when the partition was created."""
     for message in found.messages:
         yield b"id: %d-%d\ndata: " % (message.index + 1, created_us)
         yield from pieces_of(message, form)

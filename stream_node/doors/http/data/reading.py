@@ -42,7 +42,6 @@ FROM = (
     "^(earliest|latest|first|last|new|[0-9]{1,18}|[0-9]{1,9}s|[0-9]{1,7}m|[0-9]{1,5}h|[0-9]{1,4}d|[0-9]{1,3}w|"
     f"[12][0-9]{{3}}-{_MONTH}-{_DAY}T{_CLOCK}{_SECONDS}(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))$"
 )
-"""Matches where reading can begin: a word, an index, an age or a time."""
 _WITHOUT_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SPACE_FOR_PLUS = re.compile(r"(T\d\d:\d\d(?::\d\d(?:\.\d+)?)?) (\d\d:?\d\d)$")
@@ -258,7 +257,6 @@ _PIECES: dict[str, Callable[[bytes], Iterator[bytes]]] = {
     "text": _text_pieces,
     "base64": _base64_pieces,
 }
-"""By encoding, the function that returns data as JSON, in pieces."""
 
 
 def _text_or_base64(value: bytes | None) -> tuple[str | None, str | None]:
