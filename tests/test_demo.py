@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_node.demo.guarded import run_guarded
-from stream_node.demo.proof import DemoProof, prove
+from stream_node.demo.parts import DemoProof, prove, run_guarded
 
 TEXT = Path(email.__file__).parent
 UNDER_WAY = 1
@@ -132,6 +131,6 @@ def test_the_part_with_tls_and_rules(tmp_path: Path) -> None:
 
 def test_an_intruder_who_is_let_in_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "stream_node.demo.guarded.RULES", (("publisher", ("create", "write")), ("reader", ("read", "write")))
+        "stream_node.demo.parts.RULES", (("publisher", ("create", "write")), ("reader", ("read", "write")))
     )
     assert "the reader pushed" in run_guarded(tmp_path, [b"a line"]).broken[0]

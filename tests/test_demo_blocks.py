@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.demo.blocks import BLOCKS, check, run_blocks
+from stream_node.demo.parts import BLOCKS, check, run_blocks
 
 PUBLISHED = [[b"a", b"b"], [b"c"], [b"d"]]
 

@@ -202,7 +202,7 @@ CODES: dict[int, frozenset[str]] = {
             "stream_storage.sqlite.backup.BackupError",
             "stream_node.care.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
-            "stream_node.demo.proof.DemoFailed",
+            "stream_node.demo.parts.DemoFailed",
             "stream_client.errors.ClientError",
             "spark_export.errors.SourceError",
             "spark_export.tables.errors.ExportError",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream_node.cli.printable import printable
-from stream_node.cli.values import CommandFailed
+from stream_node.cli.values import CommandFailed, printable
 from stream_node.node.log_writer import write_waiting_lines
 
 if TYPE_CHECKING:

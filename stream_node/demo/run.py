@@ -8,8 +8,8 @@
    unconfirmed at the kill may be stored twice.
 6. If Spark is installed, export the stream to Parquet with Spark. Kill the exporter in the middle, start it again, and
    query the table in SQL.
-7. Publish and receive blocks (see the module `blocks`).
-8. Let intruders try a node with mutual TLS and rules (see the module `guarded`).
+7. Publish and receive blocks (`parts.run_blocks`).
+8. Let intruders try a node with mutual TLS and rules (`parts.run_guarded`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from stream_client import PartitionedStream, Push, Stream, connect
-from stream_node.demo.blocks import DemoBlocks, run_blocks
 from stream_node.demo.consumer import ConsumerProcesses
-from stream_node.demo.guarded import GuardedProof, run_guarded
-from stream_node.demo.proof import DemoFailed, DemoProof, prove
+from stream_node.demo.parts import DemoBlocks, DemoFailed, DemoProof, GuardedProof, prove, run_blocks, run_guarded
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO, cast
 import structlog
 import structlog.tracebacks
 
-from stream_node.cli.printable import printable
+from stream_node.cli.values import printable
 from stream_node.node import log_writer
 from stream_node.node.log_writer import LogWriter
 from stream_node.node.repeated_events import RepeatedEvents

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import Header, blocking
-from stream_node.cli.printable import printable, printable_bytes
+from stream_node.cli.values import printable, printable_bytes
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine, Done
 

@@ -14,8 +14,7 @@ import typer
 
 from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, ListenOption, YesOption
 from stream_node.cli.output import AS_JSON, columns, confirm, counted, progress_shown, say
-from stream_node.cli.printable import printable
-from stream_node.cli.values import UsageError
+from stream_node.cli.values import UsageError, printable
 
 if TYPE_CHECKING:
     from stream_node.care.repair import RepairPlan, Salvage

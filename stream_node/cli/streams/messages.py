@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from stream_node.cli.output import counted, tell
-from stream_node.cli.printable import printable_bytes
-from stream_node.cli.values import CommandFailed, UsageError, time_text
+from stream_node.cli.values import CommandFailed, UsageError, printable_bytes, time_text
 
 if TYPE_CHECKING:
     from stream_client import Header, RichMessage, StreamMessage

@@ -24,11 +24,9 @@ from stream_node.doors.dashboard import (
     streams,
 )
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
-from stream_node.doors.dashboard.overview import Overview, listed
-from stream_node.doors.dashboard.page import DashboardPage, show_problem
+from stream_node.doors.dashboard.overview import Overview, Trends, listed
+from stream_node.doors.dashboard.page import PATH, DashboardPage, Sessions, set_cookie, show_problem
 from stream_node.doors.dashboard.rendering import ASSETS
-from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
-from stream_node.doors.dashboard.trends import Trends
 from stream_node.doors.http.app import Endpoint, HttpCall
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.node.parts import NodeParts

@@ -27,7 +27,7 @@ from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.usage import Usage, party_key
 from ockam.transport.connection_usage import waits_of
-from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
+from stream_node.doors.http.guard import TOKEN_CHARACTERS_MAX
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
 from stream_node.doors.statistics import GrpcDoorStatistics

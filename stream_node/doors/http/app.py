@@ -24,7 +24,7 @@ from ockam.transport.connection import Connection
 from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
-from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
+from stream_node.doors.http.guard import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.memory import BodyMemory, Readings, RequestBody, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
 from stream_node.node.inside_clients import InsideClients, NoInsideClient

@@ -28,7 +28,7 @@ from ockam.quotas.memory import Holdings
 from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.roster import Traffic
 from ockam.transport.sockets import receive_ready, send_nowait
-from stream_node.doors.http.identity import PLACE_STATE, ConnectionContext, Peer
+from stream_node.doors.http.guard import PLACE_STATE, ConnectionContext, Peer
 from stream_node.doors.http.memory import DISCARD_BYTES_MAX, DISCARD_S_MAX
 from stream_node.doors.http.problems import problem_of_status
 from stream_node.node.parts import NodeParts

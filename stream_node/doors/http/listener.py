@@ -13,7 +13,7 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.limits import share_of
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.connection import HttpConnection, HttpStream
-from stream_node.doors.http.identity import Peer
+from stream_node.doors.http.guard import Peer
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
 from stream_node.doors.statistics import HttpStatistics

@@ -18,7 +18,7 @@ from starlette.types import Receive
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import Usage, Usages
 from ockam.transport.connection_usage import waits_of
-from stream_node.doors.http.identity import place_of
+from stream_node.doors.http.guard import place_of
 from stream_node.doors.http.problems import RETRY, Problem
 from stream_node.node.config import Config
 

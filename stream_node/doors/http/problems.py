@@ -17,7 +17,6 @@ MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:stream-node:problem:"
 """The beginning of the `type` of a problem. The name of the problem follows, for example `access-denied`."""
 RETRY_AFTER_S = 1
-"""The seconds after which a client should repeat a request that the node could not answer at the moment."""
 RETRY = {"Retry-After": str(RETRY_AFTER_S)}
 
 

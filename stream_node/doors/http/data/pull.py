@@ -50,7 +50,7 @@ from stream_node.doors.http.data.places import (
 )
 from stream_node.doors.http.data.reading import NODE_WAIT_S_MAX, Form, PageMessages, pieces_of, read_found
 from stream_node.doors.http.data.records import JSON, LINES, RAW
-from stream_node.doors.http.identity import identify
+from stream_node.doors.http.guard import identify
 from stream_node.doors.http.paging import answer_in_parts, answer_raw, gathered, pull_counted
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_service.names import stream_address

@@ -16,8 +16,9 @@ import pytest
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_client import connect, set_position
-from stream_node.doors.dashboard import overview, sessions
+from stream_node.doors.dashboard import overview
 from stream_node.doors.dashboard.history import History, Sample, Silence, quantile_ms
+from stream_node.doors.dashboard.page import SESSIONS_OF_ONE_MAX
 from stream_node.doors.dashboard.rendering import STATIC
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get, send
@@ -205,7 +206,7 @@ async def test_one_identity_ends_only_its_own_sessions(tmp_path: Path) -> None:
         node.client() as busy,
     ):
         await send(client, await get(client, "/sign-in"), "/dashboard/sign-in", token=watcher)
-        for _ in range(sessions.SESSIONS_OF_ONE_MAX + 1):
+        for _ in range(SESSIONS_OF_ONE_MAX + 1):
             await send(busy, await get(busy, "/sign-in"), "/dashboard/sign-in", token=other)
         assert "Free disk" in (await get(client, "")).text
 

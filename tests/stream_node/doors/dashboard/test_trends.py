@@ -17,7 +17,7 @@ import trio
 from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from ockam.identity.rules.tokens import create_token
 from stream_client import connect, set_position
-from stream_node.doors.dashboard import trends
+from stream_node.doors.dashboard import overview
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import http_node
@@ -31,9 +31,9 @@ async def columns(client: httpx.AsyncClient, path: str) -> list[list[float | Non
 
 
 async def test_charts_have_rates_and_lags_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trends, "INTERVAL_S", 0.05)
-    monkeypatch.setattr(trends, "READING_PAUSES", 0.0)
-    monkeypatch.setattr(trends, "NAMES_MAX", 2)
+    monkeypatch.setattr(overview, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(overview, "READING_PAUSES", 0.0)
+    monkeypatch.setattr(overview, "NAMES_MAX", 2)
     write_rules(
         tmp_path / "access.toml", [may(ALL_RIGHTS, who="token:all"), may(Right.READ, "s", "token:some", "some")]
     )
