@@ -20,7 +20,7 @@ from stream_node.cli.chains.cardinal_options import (
 from stream_node.cli.output import columns, counted, say
 
 if TYPE_CHECKING:
-    from cardinal_streams.produce.simulation_machine import SentRecord, Simulation
+    from cardinal_streams.produce.simulation_machine import SentRecord
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
@@ -106,7 +106,16 @@ def simulate(
         started_s = time.monotonic()
         for at in range(0, len(simulation.steps), STEPS_AT_ONCE):
             await _send(opened, simulation.steps[at : at + STEPS_AT_ONCE])
-        report = _report(simulation, chosen) | {"seconds": round(time.monotonic() - started_s, 6)}
+        head, in_s = simulation.chain[-1], time.monotonic() - started_s
+        report = {
+            "seed": chosen,
+            "blocks": len(simulation.chain),
+            "blocks_off_chain": simulation.blocks_off_chain,
+            "messages": len(simulation.steps),
+            "head": f"0x{head.hash.hex()}",
+            "head_number": head.number,
+            "seconds": round(in_s, 6),
+        }
         text = f"{counted(len(simulation.chain), 'block')} and {simulation.blocks_off_chain:,} off the chain in "
         text += f"{counted(len(simulation.steps), 'message')}; seed {chosen}, head {report['head']}"
         say(report, text)
@@ -126,15 +135,3 @@ async def _send(transport: Transport, steps: list[SentRecord]) -> None:
     for step in steps:
         outgoing.setdefault(step.topic, []).append(step.record)
     await transport.send(outgoing)
-
-
-def _report(simulation: Simulation, seed: int) -> dict[str, Any]:
-    head = simulation.chain[-1]
-    return {
-        "seed": seed,
-        "blocks": len(simulation.chain),
-        "blocks_off_chain": simulation.blocks_off_chain,
-        "messages": len(simulation.steps),
-        "head": f"0x{head.hash.hex()}",
-        "head_number": head.number,
-    }

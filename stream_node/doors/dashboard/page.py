@@ -216,7 +216,11 @@ class DashboardPage:
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
         """Returns a page made of a template and its variables. Raises Problem if the query has a parameter that
         the page has not asked for."""
-        visit, done = self.visit, self._done()
+        visit, done = self.visit, self.query.get("done", "")
+        # Only a text that this node has written for this session is shown.
+        seal = self._sessions.seal(visit.session, done)
+        if not hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()):
+            done = ""
         # By now the page has asked for each parameter that it knows.
         unknown = next((name for name in self.query if name not in self.query.used), None)
         if unknown is not None and status == 200:
@@ -242,12 +246,6 @@ class DashboardPage:
         if "done" in query:
             query["seal"] = self._sessions.seal(self.visit.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)
-
-    def _done(self) -> str:
-        """Returns the text of what was done, if this node has written it for this session."""
-        done = self.query.get("done", "")
-        seal = self._sessions.seal(self.visit.session, done)
-        return done if hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()) else ""
 
     def _navigation(self) -> list[list[str]]:
         """Returns the key, the title and the path of each page that this node has and the user may see."""

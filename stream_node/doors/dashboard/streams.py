@@ -66,13 +66,14 @@ async def show(rates_of: Rates, page: DashboardPage) -> Response:
             raise StreamNotFound(f"there is no stream {name!r}")
         saved = await listing.permitted(listing.list_saved(client, stream_name=name))
     (row,) = listing.stream_rows(infos, saved, rates_of())
+    config = page.call.parts.config
     return page.show(
         "stream.html",
         row=row,
         infos=infos,
         consumers=listing.consumer_rows(infos, saved),
         holders={each.partition: each for each in saved if each.holder is not None},
-        default_retention=_default_retention(page),
+        default_retention=Retention(config.retention_age_s, config.retention_messages, config.retention_bytes),
         may_read=page.may(Right.READ, name),
         may_write=page.may(Right.WRITE, name),
         may_admin=page.may(Right.ADMIN, name),
@@ -160,11 +161,6 @@ def _retention(fields: dict[str, str]) -> Retention:
         )
     except UsageError as error:
         raise Problem(400, "invalid-request", str(error)) from error
-
-
-def _default_retention(page: DashboardPage) -> Retention:
-    config = page.call.parts.config
-    return Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)
 
 
 async def show_consumers(page: DashboardPage) -> Response:

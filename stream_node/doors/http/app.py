@@ -20,7 +20,6 @@ from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import Demand, rights_text
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
-from ockam.transport.connection import Connection
 from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
@@ -95,10 +94,6 @@ class HttpCall(NamedTuple):
             if error.is_closing:
                 raise Problem(503, "connection-lost", str(error), headers=RETRY) from error
             raise Problem(503, "too-many-clients", str(error), headers=RETRY) from error
-
-    def connection(self) -> Connection:
-        """Returns the node's end of the client that `client` has opened."""
-        return self.clients.connection_of(self.caller.identity, self.caller.peer.address)
 
 
 class Endpoint(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from itertools import chain
 from typing import Annotated
 from urllib.parse import quote
 
@@ -118,21 +119,13 @@ async def pull(call: HttpCall) -> Response:
         found = await reading.read_found(call.memory, stream, start, query.limit, query.wait)
     headers = _headers(found, name, info.partition)
     if kind == LINES:
-        return answer_in_parts(_lines(found, query.data), headers, LINES)
+        end = [b"\n"] if found.messages else []
+        return answer_in_parts(chain(reading.joined(found.messages, query.data, b"\n"), end), headers, LINES)
+    # The page without messages is taken apart, and the messages are put into it.
     page = MessagePage(name, info.partition, found.first_index, found.next_index, found.resume_index, [])
-    return answer_in_parts(_page(page, found, query.data), headers, JSON)
-
-
-def _lines(found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
-    if found.messages:
-        yield from reading.joined(found.messages, form, b"\n")
-        yield b"\n"
-
-
-def _page(page: MessagePage, found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
-    yield msgspec.json.encode(page).removesuffix(b"]}")
-    yield from reading.joined(found.messages, form, b",")
-    yield b"]}\n"
+    begin = msgspec.json.encode(page).removesuffix(b"]}")
+    pieces = chain([begin], reading.joined(found.messages, query.data, b","), [b"]}\n"])
+    return answer_in_parts(pieces, headers, JSON)
 
 
 async def pull_message(call: HttpCall) -> Response:

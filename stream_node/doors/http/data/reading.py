@@ -200,7 +200,7 @@ def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
     if isinstance(message, Damaged):
         yield msgspec.json.encode(DataMessage(message.index, "error", error=message.reason))
         return
-    encoding, data = _encoding(message.data, form), message.data
+    data, encoding = message.data, _encoding(message.data, form)
     if len(data) > PART_BYTES:
         yield msgspec.json.encode(_shown(message, encoding, msgspec.UNSET))[:-1] + b',"data":'
         yield from _PIECES[encoding](data)
