@@ -1,7 +1,5 @@
 """All commands, in the order of `stream-node --help`, and `with_options`, which makes them fit for typer.
-
-A command has one parameter for a group of options (a NamedTuple), in whose place `with_options` writes these
-options."""
+A command has one parameter for a group of options (a NamedTuple), which `with_options` writes out."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ class TlsOptions(NamedTuple):
     ] = None
 
     def make(self) -> Tls | None:
-        """Returns the TLS settings, with absolute paths; None if no option is given. Raises UsageError for options that
-        need others."""
+        """Returns the TLS settings, with absolute paths; None if no option is given. Raises UsageError."""
         if self.tls_ca is None and self.tls_cert is None:
             if self.tls_key is not None or self.tls_server_name is not None:
                 raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")

@@ -111,8 +111,7 @@ def fanout(
 
 
 def _measure(work: Work, node: NodeOptions, **load: int) -> None:
-    """Runs a load (`stream_node.bench.run.Load`) on the chosen node, or on one started for the run, and prints the
-    results."""
+    """Runs a load (`stream_node.bench.run.Load`) on the chosen node, or on one started for the run."""
     import msgspec
     import trio
 

@@ -163,8 +163,7 @@ async def _places(
 
 
 async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
-    """Returns the saved positions by partition, from a list: the GET of the specification would create a missing
-    one."""
+    """Returns the saved positions by partition, from a list: the specification's GET would create a missing one."""
     from stream_client import list_positions
 
     return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}

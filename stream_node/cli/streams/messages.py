@@ -112,8 +112,7 @@ class MessageInput(NamedTuple):
 
 
 def parse_ndjson(line: bytes) -> MessageInput:
-    """Parses a line as `--ndjson` and `--json` print it. A pushed message gets a new index and time. Raises
-    UsageError."""
+    """Parses a line as `--ndjson` and `--json` print it, but for its index and time. Raises UsageError."""
     import msgspec
 
     from stream_service.extensions import Header

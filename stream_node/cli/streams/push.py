@@ -149,8 +149,7 @@ async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
     """Pushes the input until its end or the first failure, and prints what is stored. A message that cannot be read or
-    has no partition raises UsageError, OSError or StreamNotFound, after those before it are confirmed. Raises
-    PushesFailed."""
+    has no partition raises its error after those before it are confirmed. Raises PushesFailed."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -230,8 +229,7 @@ async def _push_lines(
 
 
 def _report(counts: PushCounts, job: _Job) -> None:
-    """Prints the number and the indexes of the stored messages of each partition; without any push, of one
-    partition."""
+    """Prints the number and the indexes of the stored messages of each partition; without any, of one."""
     seconds = time.monotonic() - counts.started_s
     for partition in sorted(counts.partitions) or [job.options.partition or 0]:
         stored = counts.partitions.get(partition, PartitionCounts())

@@ -1,8 +1,5 @@
 """GrpcListener: the gRPC door. It finds out who makes a call, and checks their rights, before the call gets its
-handler.
-
-The identity is that of the certificate of the connection, else that of a token (`authorization: Bearer …`), else
-anonymous, as at the node's other doors."""
+handler."""
 
 from __future__ import annotations
 

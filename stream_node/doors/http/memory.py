@@ -1,7 +1,6 @@
-"""RequestMemory counts the bytes that the node holds for one HTTP request, before they are made: for the identity of
-the connection (else its host), for the caller if a token proves another one, and for the node (`ockam.quotas`).
-RequestBody is the body of a request, decoded, and bounded in size and time. BodyMemory bounds the bodies of each
-party."""
+"""RequestMemory counts the bytes that the node holds for one HTTP request, before they are made: for the connection's
+identity (else its host), for the caller if a token proves another one, and for the node (`ockam.quotas`).
+RequestBody is the body of a request, decoded, and bounded in size and time. BodyMemory bounds those of each party."""
 
 from __future__ import annotations
 

@@ -141,10 +141,9 @@ class Mailboxes(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that the metrics show. parts: those of the running node, which go on counting.
-
-    streams, consumers: empty if the database could not be read. troubles: None if unknown. endings: of certificates and
-    tokens, the next first. files: the bytes of the SQLite `database` and its `log`."""
+    """Everything that the metrics show. parts: those of the running node, which go on counting. troubles: None if
+    unknown. streams, consumers: empty if the database could not be read. endings: of certificates and tokens, the next
+    first."""
 
     parts: NodeParts
     statistics: ServerStatistics
@@ -211,7 +210,7 @@ T = TypeVar("T")
 
 
 class Metric(NamedTuple):
-    """One metric. name: the whole name, with the unit and, for a counter, with `_total`."""
+    """name: the whole name, with the unit and, for a counter, with `_total`."""
 
     name: str
     kind: Kind
