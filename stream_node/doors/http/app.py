@@ -24,7 +24,7 @@ from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
 from stream_node.doors.http.guard import HttpCaller, identify, peer_of, place_of
-from stream_node.doors.http.memory import BodyMemory, Readings, RequestBody, RequestMemory
+from stream_node.doors.http.memory import Readings, RequestBody, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
 from stream_node.node.inside_clients import InsideClients, NoInsideClient
 from stream_node.node.inside_streams import KnownPartitions
@@ -112,7 +112,7 @@ class Endpoint(NamedTuple):
 
 
 class HttpApp:
-    """An ASGI application. answered: counts the answers by status. bodies: counts the bytes of held bodies."""
+    """An ASGI application. answered: counts the answers by status. bodies: the held bytes of bodies, by party."""
 
     def __init__(
         self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint], nursery: trio.Nursery
@@ -123,7 +123,7 @@ class HttpApp:
         self._paths = Paths(endpoints)
         self._watches = LateWatches(nursery)
         self._lines = LogRate()
-        self.bodies = BodyMemory()
+        self.bodies: Counter[str] = Counter()
         self._readings = Readings(parts.tcp.memory)
         self.answered: Counter[int] = Counter()
 

@@ -49,7 +49,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
 
     def statistics(self) -> HttpStatistics:
         requests = {str(status): count for status, count in sorted(self._app.answered.items())}
-        body_bytes = self._app.bodies.size_bytes
+        body_bytes = self._app.bodies.total()
         open_count, clients = len(self._open), len(self.clients)
         return HttpStatistics(open_count, self._accepted, dict(self._closed), requests, clients, body_bytes)
 

@@ -1,6 +1,6 @@
 """RequestMemory counts the bytes that the node holds for one HTTP request, before they are made: for the connection's
 identity (else its host), for the caller if a token proves another one, and for the node (`ockam.quotas`).
-RequestBody is the body of a request, decoded, and bounded in size and time. BodyMemory bounds those of each party."""
+RequestBody is the body of a request, decoded, and bounded in size and time, and with the others of its party."""
 
 from __future__ import annotations
 
@@ -148,38 +148,20 @@ MEMBERS_MAX = 1_000
 """A body in gzip has at most this many members. Each one takes time, however few bytes it has."""
 
 
-class BodyMemory:
-    """Counts the bytes of the bodies that the node holds, in all and for each party that holds some."""
-
-    def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
-
-    @property
-    def size_bytes(self) -> int:
-        return self._held.total()
-
-    def hold(self, party: str, size_bytes: int, body_bytes_max: int) -> None:
-        """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many."""
-        if self._held[party] + size_bytes > LARGEST_BODIES_PARTY_MAX * body_bytes_max:
-            detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
-            raise Problem(503, "too-many-bodies", detail, headers=RETRY)
-        if size_bytes:
-            self._held[party] += size_bytes
-
-    def give_back(self, party: str, size_bytes: int) -> None:
-        self._held[party] -= size_bytes
-        if not self._held[party]:
-            del self._held[party]
-
-
 class RequestBody:
     """Receives the parts of a body, whose bytes are held until the end of the context.
     is_complete: whether all of the body was received, or the peer has gone."""
 
     def __init__(
-        self, request: Request, receive: Receive, config: Config, bodies: BodyMemory, party: str, memory: RequestMemory
+        self,
+        request: Request,
+        receive: Receive,
+        config: Config,
+        bodies: Counter[str],
+        party: str,
+        memory: RequestMemory,
     ) -> None:
-        """party: the sender, as `ockam.quotas.usage.party_key` names it."""
+        """bodies: the held bytes of each party that holds some. party: the sender (`ockam.quotas.usage.party_key`)."""
         self._receive = receive
         self._on_complete = place_of(request).note_received
         # Whether the sender waits until its body is wanted.
@@ -202,7 +184,9 @@ class RequestBody:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bodies.give_back(self._party, self._memory.body_bytes)
+        self._bodies[self._party] -= self._memory.body_bytes
+        if not self._bodies[self._party]:
+            del self._bodies[self._party]
         self._memory.note(body_bytes=0)
 
     async def receive(self) -> Any:
@@ -235,7 +219,11 @@ class RequestBody:
         return event
 
     def _hold(self, size_bytes: int) -> None:
-        self._bodies.hold(self._party, size_bytes, self._bytes_max)
+        if self._bodies[self._party] + size_bytes > LARGEST_BODIES_PARTY_MAX * self._bytes_max:
+            detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
+            raise Problem(503, "too-many-bodies", detail, headers=RETRY)
+        if size_bytes:
+            self._bodies[self._party] += size_bytes
         self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
 
     def _decoded(self, part: bytes, *, is_last: bool) -> bytes:
