@@ -150,7 +150,7 @@ COMMANDS: dict[str, str] = {
     "push": "streams.push.push",
     "pull": "streams.pull.pull",
     **_of("streams.consume", "consume tail"),
-    "top": "node.top.top",
+    "top": "node.health.top",
     **_of("node.maintenance", "verify backup restore doctor"),
     "health": "node.health.health",
     "status": "node.status.status",

@@ -1,1 +1,1 @@
-"""The live view of a node in a terminal, `stream-node top`: asked (`reading`), computed (`rates`), drawn (`screen`)."""
+"""The live view of a node in a terminal, `stream-node top`: asked and computed (`reading`), then drawn (`screen`)."""

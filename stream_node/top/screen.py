@@ -20,8 +20,16 @@ from rich.text import Text
 from stream_client import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_node.cli.output import age_text, counted, duration_text, size_text
 from stream_node.cli.values import printable
-from stream_node.top.rates import SORT_KEYS, ConsumerRate, SortKey, StreamRate, TopView, make_view
-from stream_node.top.reading import NodeReader, Reading
+from stream_node.top.reading import (
+    SORT_KEYS,
+    ConsumerRate,
+    NodeReader,
+    Reading,
+    SortKey,
+    StreamRate,
+    TopView,
+    make_view,
+)
 
 Kind: TypeAlias = Literal["plain", "warning", "problem"]
 NAME_COLUMNS_MIN = 12

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.chains.cardinal_options import (
+from stream_node.cli.chains.cardinal_files import (
     ANY_TRANSPORT,
     ApplicationOption,
     TransportOptions,

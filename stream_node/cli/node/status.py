@@ -18,8 +18,7 @@ from stream_node.cli.values import CommandFailed, UsageError, parse_duration, pa
 if TYPE_CHECKING:
     from stream_client import StreamClient
     from stream_node.hosting.status import OwnWorker
-    from stream_node.top.rates import ConsumerRate, TopView
-    from stream_node.top.reading import SilentConsumer
+    from stream_node.top.reading import ConsumerRate, SilentConsumer, TopView
 
 CONSUMERS_SHOWN = 20
 LEVELS = ("ok", "warning", "critical", "unknown")
@@ -115,8 +114,7 @@ def status(
     levels: list[int] = []
 
     async def run(client: StreamClient) -> None:
-        from stream_node.top.rates import make_view
-        from stream_node.top.reading import NodeReader, find_silent
+        from stream_node.top.reading import NodeReader, find_silent, make_view
 
         reading = await NodeReader(client, rows_max=None).read()
         view = make_view(None, reading, "lag")

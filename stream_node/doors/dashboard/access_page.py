@@ -1,8 +1,9 @@
-"""The pages for operators: access (rules, identities, refusals), connections, the cluster, and own workers."""
+"""The pages for operators: access (rules, identities, refusals), connections, cluster, own workers, and mirrors."""
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -15,18 +16,30 @@ from starlette.responses import Response
 
 from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
+from stream_client import ClientError, StreamClient
 from stream_node.doors.dashboard.listing import show_rows
 from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, OPERATOR, DashboardPage, check_typed
-from stream_node.doors.dashboard.rendering import number
-from stream_node.doors.http.problems import Problem
+from stream_node.doors.dashboard.rendering import clock, number
+from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.fleet.cluster.member import PeerStatistics
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
 from stream_node.fleet.cluster.view import UNOWNED
+from stream_node.fleet.mirror.promotion import ASK_S_MAX, WAY_WITHOUT_FENCE
+from stream_node.fleet.mirror.protocol import (
+    ADDRESS,
+    MIRRORS,
+    MirrorAction,
+    MirrorCondition,
+    MirrorRequest,
+    MirrorResponse,
+    MirrorState,
+)
 from stream_node.fleet.worker_place import shares_shards
 from stream_node.hosting.status import ADDRESS as WORKERS
 from stream_node.hosting.status import OWN_WORKERS, OwnWorkersRequest
 from stream_node.node.identity.access import AUDIT_FILE
-from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
+from stream_node.node.node_connections import ADDRESS as NODE_CONNECTIONS
+from stream_node.node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
 TAIL_BYTES = 256 * 1024
 FIELDS = ("time", "identity", "peer", "right", "name", "reason")
@@ -59,8 +72,8 @@ async def show_access(page: DashboardPage) -> Response:
             {
                 "name": rule.name,
                 "who": ["everybody else"] if rule.keeper is not None else list(rule.who),
-                "may": _names(rule.may),
-                "may_not": _names(rule.may_not),
+                "may": _right_names(rule.may),
+                "may_not": _right_names(rule.may_not),
                 "on": ["any name" if not name else f"{name}…" for name in rule.on if concerns(name)],
             }
             for rule in parts.authorizer.rules.rules
@@ -96,7 +109,7 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
     return found
 
 
-def _names(rights: Right) -> list[str]:
+def _right_names(rights: Right) -> list[str]:
     return [name for name, right in RIGHT_NAMES.items() if right & rights]
 
 
@@ -106,7 +119,7 @@ SHOWN_MAX = 50
 async def show_connections(page: DashboardPage) -> Response:
     page.need(OPERATOR, EVERY_NAME)
     async with page.client() as client:
-        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
+        found = await client.session.ask(NODE_CONNECTIONS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
     return page.show(
         "connections.html",
         total=found.total,
@@ -119,7 +132,9 @@ async def show_connections(page: DashboardPage) -> Response:
 async def close(page: DashboardPage) -> Response:
     who = (await page.form()).get("who", "")
     async with page.client() as client:
-        closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed
+        closed = (
+            await client.session.ask(NODE_CONNECTIONS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))
+        ).closed
     if not closed:
         raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")
@@ -224,3 +239,102 @@ async def show_own_workers(page: DashboardPage) -> Response:
         shown=show_rows(page, found),
         has_processes=any(each.process for each in found),
     )
+
+
+PROMOTION_WAIT_S = 10.0
+"""How long a browser waits for the end of a promotion, which goes on without it."""
+FENCES = (MirrorCondition.FENCING, MirrorCondition.UNFENCED)
+WAY_ON_THIS_PAGE = (
+    "Stop its publishers, wait until nothing is missing here, and tick The source goes on in the form Take the place "
+    "of a lost source"
+)
+"""The words of this page for the flags of `stream-node mirror promote` that the node names."""
+POLL_S = 0.1
+
+
+async def show_mirrors(page: DashboardPage) -> Response:
+    # The page has the addresses of other nodes.
+    page.need(OPERATOR)
+    async with page.client() as client:
+        states = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS))).mirrors
+    follows = [each for each in states if each.condition not in FENCES]
+    return page.show(
+        "mirrors.html",
+        shown=show_rows(page, states),
+        following=sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
+        follow_count=len(follows),
+        fence_count=len(states) - len(follows),
+        ask_s=ASK_S_MAX,
+        lag=sum(each.lag for each in follows),
+        lag_s=max((each.lag_us / 1e6 for each in follows), default=0.0),
+        aside=sum(each.aside_messages for each in states),
+        promotable=_names(follows, lambda name: page.may(Right.ADMIN, name)),
+        removable=_names(states, lambda name: page.may(Right.ADMIN, name)),
+        readable=set(_names(states, lambda name: page.may(Right.READ, name), lambda each: each.aside_name)),
+    )
+
+
+async def promote(page: DashboardPage) -> Response:
+    """Makes a mirror a primary. Without its source, the name must have been typed again."""
+    fields = await page.form()
+    name, force = fields.get("name", ""), fields.get("force") == "1"
+    goes_on = force and fields.get("source_goes_on") == "1"
+    if force:
+        check_typed(fields, name)
+    gives_up_s = trio.current_time() + PROMOTION_WAIT_S
+    # The node reports the end of our own promotion by this number, and no earlier promotion has the number.
+    promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
+    request = MirrorRequest(
+        0, MirrorAction.PROMOTE, name, force=force, promotion_id=promotion_id, source_goes_on=goes_on
+    )
+    async with page.client() as client:
+        while True:
+            try:
+                answer = await _ask(client, request)
+            except ClientError as error:
+                problem = problem_of(error)
+                problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
+                raise problem from error
+            if answer.done:
+                break
+            if trio.current_time() > gives_up_s:
+                return page.go(
+                    "/mirrors", done=f"{name} is being promoted. It is in the list below until that has ended."
+                )
+            await trio.sleep(POLL_S)
+    text = _lost(answer.mirrors) if force else "Nothing is lost."
+    return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
+
+
+async def remove(page: DashboardPage) -> Response:
+    """Makes a mirror stop following, or a primary stop fencing, if the name of the stream was typed again."""
+    fields = await page.form()
+    name = fields.get("name", "")
+    check_typed(fields, name)
+    async with page.client() as client:
+        await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, name))
+    return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")
+
+
+def _names(
+    states: Sequence[MirrorState],
+    is_meant: Callable[[str], bool],
+    name_of: Callable[[MirrorState], str] = lambda each: each.stream_name,
+) -> list[str]:
+    return sorted(filter(is_meant, {name_of(each) for each in states} - {""}))
+
+
+def _lost(before: Sequence[MirrorState]) -> str:
+    """Says what a promotion without the source may have lost. before: the mirrors before the promotion."""
+    behind = sum(each.lag for each in before)
+    heard_us = min((each.heard_us for each in before), default=0)
+    if not heard_us:
+        return "It had never heard of its source, so everything that the source has may be missing."
+    return (
+        f"It was {number(behind)} {'message' if behind == 1 else 'messages'} behind when it last heard of its source, "
+        f"and lacks what the source has confirmed since {clock(heard_us)}."
+    )
+
+
+async def _ask(client: StreamClient, request: MirrorRequest) -> MirrorResponse:
+    return await client.session.ask(ADDRESS, MIRRORS, request)

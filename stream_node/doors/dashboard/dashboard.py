@@ -15,14 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from block_node.persist.mark import STREAM_PREFIX
 from stream_client import ClientError
 from stream_node.care.trouble import CurrentTroubles, Trouble
-from stream_node.doors.dashboard import (
-    access_page,
-    blocks,
-    exports,
-    messages,
-    mirrors,
-    streams,
-)
+from stream_node.doors.dashboard import access_page, blocks, exports, messages, streams
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, Trends, listed
 from stream_node.doors.dashboard.page import PATH, DashboardPage, Sessions, set_cookie, show_problem
@@ -79,9 +72,9 @@ class Dashboard:
             ("GET", "/blocks", blocks.show_blocks),
             ("GET", "/cluster", access_page.show_cluster),
             ("POST", "/cluster/drain", access_page.drain),
-            ("GET", "/mirrors", mirrors.show_mirrors),
-            ("POST", "/mirrors/promote", mirrors.promote),
-            ("POST", "/mirrors/remove", mirrors.remove),
+            ("GET", "/mirrors", access_page.show_mirrors),
+            ("POST", "/mirrors/promote", access_page.promote),
+            ("POST", "/mirrors/remove", access_page.remove),
             ("GET", "/own-workers", access_page.show_own_workers),
             ("GET", "/exports", exports.show_exports),
             ("GET", "/export", exports.show_export),

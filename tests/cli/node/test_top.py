@@ -24,8 +24,7 @@ from stream_client.blocking.positions import SavedIndexes
 from stream_node.cli.output import duration_text, size_text
 from stream_node.node.node_status import NodeStatus
 from stream_node.node.process import NodeProcess
-from stream_node.top.rates import SORT_KEYS, make_view
-from stream_node.top.reading import BlockStatus, Reading
+from stream_node.top.reading import SORT_KEYS, BlockStatus, Reading, make_view
 from stream_node.top.screen import CONSUMER_COLUMNS, STREAM_COLUMNS, draw, fit, rate_text
 from stream_service.extensions import StreamInfo
 from tests.cli.command import CommandLine

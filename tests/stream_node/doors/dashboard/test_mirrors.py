@@ -16,7 +16,7 @@ import trio
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token
 from stream_client import PushFailed, connect
-from stream_node.doors.dashboard import mirrors
+from stream_node.doors.dashboard import access_page
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest
 from tests.ockam.identity.rules.guarded_node import guarded, may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import HtmlPage, get, send, wait_page
@@ -106,7 +106,7 @@ async def test_a_planned_promotion_by_the_form(tmp_path: Path) -> None:
 
 async def test_a_promotion_that_takes_longer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser that has waited long enough is told so. The list shows the stream until the promotion has ended."""
-    monkeypatch.setattr(mirrors, "PROMOTION_WAIT_S", -1.0)
+    monkeypatch.setattr(access_page, "PROMOTION_WAIT_S", -1.0)
     async with served(tmp_path / "a") as source, http_node(tmp_path / "b") as node, node.client() as client:
         await fill(source.address, "orders", 5)
         await add(node.running.address, "orders", source.address)
