@@ -61,10 +61,11 @@ def build(first: str | None = None) -> typer.Typer:
     app.callback()(about)
     names = {*COMMANDS, *(group.name for group in GROUPS if not group.below)}
     wanted = {first} if first in names else names
-    prepare = _without_options if first == "--help" else with_options
+    is_list = first == "--help"
     for name in (name for name in COMMANDS if name in wanted):
-        command = prepare(load_command(COMMANDS[name]))
-        app.command(name, cls=MonitoringCommand if name == "status" else None)(command)
+        command = load_command(COMMANDS[name])
+        prepared = _without_options(command) if is_list else with_options(command)
+        app.command(name, cls=MonitoringCommand if name == "status" else None)(prepared)
     made = {"": app}
     for group in GROUPS:
         # An outer group comes before its inner groups in the list.
@@ -73,7 +74,8 @@ def build(first: str | None = None) -> typer.Typer:
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
         for name, path in group.commands.items():
             command = load_command(path)
-            made[group.name].command(name)((prepare if first == "--help" else group.prepare)(command))
+            shown = _without_options(command) if is_list else with_options(command, left_out=group.left_out)
+            made[group.name].command(name)(shown)
         made[group.below].add_typer(made[group.name], name=group.name)
     return app
 

@@ -87,7 +87,14 @@ async def open_client(
         try:
             yield client
         finally:
-            learn(note, client.session.core.service_route.has_extensions)
+            has_extensions = client.session.core.service_route.has_extensions
+            # Without a place for notes, each command asks the service anew.
+            with suppress(OSError):
+                if has_extensions:
+                    note.unlink(missing_ok=True)
+                elif has_extensions is False and not note.exists():
+                    note.parent.mkdir(parents=True, exist_ok=True)
+                    note.touch()
 
 
 async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
@@ -223,14 +230,3 @@ def note_of(target: Target, service: str) -> Path:
 
     place = "\n".join((target.address, *target.via, target.peer or "", service))
     return Path(platformdirs.user_cache_dir(APPLICATION)) / FOLDER / sha256(place.encode()).hexdigest()
-
-
-def learn(note: Path, has_extensions: bool | None) -> None:
-    """Makes or removes a note. has_extensions: whether the service has our own protocols; None if that is not known."""
-    # Without a place for notes, each command asks the service anew.
-    with suppress(OSError):
-        if has_extensions:
-            note.unlink(missing_ok=True)
-        elif has_extensions is False and not note.exists():
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.touch()

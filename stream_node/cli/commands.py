@@ -20,7 +20,6 @@ from stream_node.cli.output import AS_JSON
 from stream_node.cli.request_options import GIVEN, RequestOptions
 
 Command: TypeAlias = Callable[..., Any]
-Prepare: TypeAlias = Callable[[Command], Callable[..., None]]
 GroupT = TypeVar("GroupT")
 
 JsonOption = Annotated[bool, typer.Option("--json"), "Print JSON, one object a line."]
@@ -65,15 +64,6 @@ def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callabl
     made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made.__annotations__ = {each.name: each.annotation for each in parameters}
     return made
-
-
-def _leaving_out(*fields: str) -> Prepare:
-    return functools.partial(with_options, left_out=fields)
-
-
-with_block_options = _leaving_out("services")
-with_tls_options = _leaving_out("timeout", "channel", "services")
-"""For commands that speak only the protocols of blocks, and for those that need only TLS and a token."""
 
 
 def is_group(annotation: object) -> bool:
@@ -122,13 +112,14 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 class CommandGroup(NamedTuple):
     """Commands below one name, such as `stream create`. commands: the path of each function (`load_command`).
-    below: the name of the group that this one is in."""
+    below: the name of the group that this one is in. left_out: as for `with_options`: commands that speak only the
+    protocols of blocks need no services, and others need only TLS and a token."""
 
     name: str
     text: str
     commands: dict[str, str]
     below: str = ""
-    prepare: Prepare = with_options
+    left_out: tuple[str, ...] = ()
 
 
 def load_command(path: str) -> Command:
@@ -185,7 +176,7 @@ GROUPS = (
         "export",
         "Export messages to a table, each message exactly once.",
         _of("exports.export", "run daemon history verify compact forget migrate files"),
-        prepare=with_tls_options,
+        left_out=("timeout", "channel", "services"),
     ),
     CommandGroup(
         "pipeline",
@@ -234,14 +225,14 @@ GROUPS = (
         "block",
         "Publish, subscribe to, fetch and generate blocks.",
         _of("chains.block", "publish subscribe get status generate"),
-        prepare=with_block_options,
+        left_out=("services",),
     ),
     CommandGroup(
         "backfill",
         "Show how missing blocks are fetched from other nodes, and start a search for them.",
         _of("chains.block_backfill", "status run sources"),
         below="block",
-        prepare=with_block_options,
+        left_out=("services",),
     ),
     CommandGroup(
         "cluster", "See the members of a cluster, and empty one of them.", _of("node.cluster", "status drain")

@@ -11,7 +11,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -23,7 +22,6 @@ from ockam.identity.authenticator import Authenticator
 from ockam.identity.gate import DENIED
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right, rights_text
-from stream_client import StreamClient
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.rendering import link, render
@@ -153,14 +151,12 @@ class DashboardPage:
         self.call.count_for(visit.caller)
         self.visit = visit
         self.query = _Query(call.request.query_params)
+        self.client = self.call.client
         self._sessions = sessions
 
     @property
     def is_part(self) -> bool:
         return "hx-request" in self.call.request.headers
-
-    def client(self) -> AbstractAsyncContextManager[StreamClient]:
-        return self.call.client()
 
     def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
         """Returns a whole number from the query, at most `most`. Raises Problem for any other text."""
