@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -158,6 +158,9 @@ def consume(
     with_transport(run, transport, on_hole=pass_over)
 
 
+Batches: TypeAlias = "tuple[CompleteBatch, ...]"
+
+
 class _UpdatePrinter:
     """Prints updates of a chain. Each is flushed, because the consumer may save its position after it.
     missing: how many messages were found missing since the last update."""
@@ -166,12 +169,7 @@ class _UpdatePrinter:
         self.missing = 0
         self._values = values
 
-    def update(
-        self,
-        reverted_to: tuple[int, bytes] | None,
-        removed: tuple[CompleteBatch, ...],
-        added: tuple[CompleteBatch, ...],
-    ) -> None:
+    def update(self, reverted_to: tuple[int, bytes] | None, removed: Batches, added: Batches) -> None:
         if AS_JSON.get():
             to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
             rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
@@ -189,12 +187,7 @@ class _UpdatePrinter:
             row["deleted"] = sorted(batch.deletes)
         return row
 
-    def _lines(
-        self,
-        reverted_to: tuple[int, bytes] | None,
-        removed: tuple[CompleteBatch, ...],
-        added: tuple[CompleteBatch, ...],
-    ) -> Iterator[str]:
+    def _lines(self, reverted_to: tuple[int, bytes] | None, removed: Batches, added: Batches) -> Iterator[str]:
         for batch in reversed(removed):
             yield f"- {batch.number} {_hex(batch.hash)}"
         if reverted_to is not None:

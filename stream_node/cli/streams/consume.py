@@ -24,7 +24,7 @@ from stream_node.cli.options import (
     not_empty,
 )
 from stream_node.cli.output import tell
-from stream_node.cli.streams.messages import FailOnHoleOption, Holes, PrintFormat, flush, write_message
+from stream_node.cli.streams.messages import FailOnHoleOption, Printer, flush
 from stream_node.cli.streams.pull import BARE_DATA, FromOption, LastOption, PrintOptions, StopOption, begin_at
 from stream_node.cli.values import UsageError
 
@@ -73,19 +73,19 @@ def consume(
     partition = partitions.one()
     if share and partition is not None:
         raise UsageError("--partition chooses one, and --share shares all; leave one out")
-    print_format = printing.format()
+    printer = Printer(stream, printing.format(), fail_on_hole)
 
     async def run(client: StreamClient) -> None:
         left = limit
-        holes = Holes(stream, fail_on_hole)
         _take_singly()
 
         async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
             nonlocal left
             async with aclosing(messages):
                 async for at, message in messages:
-                    _show(message, at, print_format, holes)
-                    # The position is saved only behind messages that the reader of a pipe has taken.
+                    printer.write(message, at)
+                    # The position is saved next, only behind messages that the reader of a pipe has taken.
+                    flush()
                     await _output_taken()
                     left = None if left is None else left - 1
                     if left == 0:
@@ -93,7 +93,7 @@ def consume(
 
         if share:
             async with (await client.get_stream(stream)).shared_consumer(
-                LeaseMember(client, client_id), on_hole=holes.found, on_event=on_event
+                LeaseMember(client, client_id), on_hole=printer.note_hole, on_event=on_event
             ) as member:
                 # A member that loses its leases, for example in a long pause, joins its group again.
                 going_on = True
@@ -105,7 +105,9 @@ def consume(
                         tell(str(lost))
             return
         source = await open_source(client, stream, partition)
-        async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
+        async with source.consumer(
+            SavedIndexes(client, client_id), on_hole=printer.note_hole, on_event=on_event
+        ) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, waits=follow)
@@ -130,22 +132,22 @@ def tail(
     import trio
 
     partition = partitions.one()
-    print_format = printing.format()
+    printer = Printer(stream, printing.format(), fail_on_hole)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
         sources = (await open_source(client, stream, partition)).partitions
         left = limit
-        holes = Holes(stream, fail_on_hole)
 
         async def show_all(source: Stream) -> None:
             nonlocal left
-            follower = source.follow(begin, on_hole=holes.found)
+            follower = source.follow(begin, on_hole=printer.note_hole)
             while page := await follower.next_page():
                 for message in page:
                     if left == 0:
                         return
-                    _show(message, source.partition, print_format, holes)
+                    printer.write(message, source.partition)
+                    flush()
                     left = None if left is None else left - 1
                     if left == 0:
                         nursery.cancel_scope.cancel()
@@ -155,12 +157,6 @@ def tail(
                 nursery.start_soon(show_all, source)
 
     with_client(run, node, waits=True)
-
-
-def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
-    """Flushes the message: its position may be saved next."""
-    write_message(message, partition, print_format, holes.pass_over(message, partition))
-    flush()
 
 
 def _take_singly() -> None:

@@ -245,23 +245,26 @@ FailOnHoleOption = Annotated[
 ]
 
 
-class Holes:
-    """The missing indexes that a command has met before messages that it has not printed yet."""
+class Printer:
+    """Prints messages of a stream, and reports the messages that are missing before them. fail: --fail-on-hole."""
 
-    def __init__(self, stream: str, fail: bool) -> None:
+    def __init__(self, stream: str, print_format: PrintFormat, fail: bool) -> None:
         self._stream = stream
+        self._format = print_format
         self._fail = fail
-        self._before: dict[tuple[int, int], int] = {}
+        # The index of the first missing message of each hole, by the partition and the index behind the hole.
+        self._holes: dict[tuple[int, int], int] = {}
 
-    def found(self, partition: int, first_missing: int, next_there: int) -> None:
-        self._before[partition, next_there] = first_missing
+    def note_hole(self, partition: int, first_missing: int, next_there: int) -> None:
+        self._holes[partition, next_there] = first_missing
 
-    def pass_over(self, message: RichMessage | StreamMessage, partition: int) -> int:
-        """Returns how many messages are missing before this message. Raises CommandFailed with --fail-on-hole."""
-        first_missing = self._before.pop((partition, message.index), message.index)
+    def write(self, message: RichMessage | StreamMessage, partition: int, *, is_wanted: bool = True) -> None:
+        """Writes a wanted message, without a flush. Raises CommandFailed at a hole with --fail-on-hole."""
+        first_missing = self._holes.pop((partition, message.index), message.index)
         if first_missing < message.index:
             report_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
-        return message.index - first_missing
+        if is_wanted:
+            write_message(message, partition, self._format, message.index - first_missing)
 
 
 def report_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:

@@ -15,11 +15,10 @@ from stream_node.cli.output import AS_JSON, counted, tell
 from stream_node.cli.streams.messages import (
     LOOKED_MAX,
     FailOnHoleOption,
-    Holes,
     Match,
+    Printer,
     PrintFormat,
     flush,
-    write_message,
 )
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
@@ -108,20 +107,18 @@ def pull(
 
     async def run(client: StreamClient) -> None:
         for source in (await open_source(client, stream, partition)).partitions:
-            holes = Holes(stream, fail_on_hole)
+            printer = Printer(stream, print_format, fail_on_hole)
             if match is not None:
-                await _pull_matching(source, begin, scan if limit is None else limit, scan, match, print_format, holes)
+                await _pull_matching(source, begin, scan if limit is None else limit, scan, match, printer)
                 continue
-            resume_index = await _pull(source, begin, wanted, is_plain, print_format, holes)
+            resume_index = await _pull(source, begin, wanted, is_plain, printer)
             if unsaid and resume_index is not None:
                 await _report_more(source, resume_index, ctx)
 
     with_client(run, node)
 
 
-async def _pull(
-    source: Stream, begin: Any, left: int, is_plain: bool, print_format: PrintFormat, holes: Holes
-) -> int | None:
+async def _pull(source: Stream, begin: Any, left: int, is_plain: bool, printer: Printer) -> int | None:
     """Prints up to `left` messages. Returns the next index; None at the end of the stream, or if it is not known.
     is_plain: by the protocol of the specification, which returns no keys, headers and times."""
     messages: Sequence[StreamMessage | RichMessage]
@@ -134,13 +131,13 @@ async def _pull(
             messages, resume_index = page.messages, page.resume_index
         if not messages:
             return None
-        _write_page(messages, begin, source.partition, print_format, holes)
+        _write_page(messages, begin, source.partition, printer)
         begin, left = resume_index, left - len(messages)
     return begin if isinstance(begin, int) else None
 
 
 async def _pull_matching(
-    source: Stream, begin: StartLike, left: int, scan: int, match: Match, print_format: PrintFormat, holes: Holes
+    source: Stream, begin: StartLike, left: int, scan: int, match: Match, printer: Printer
 ) -> None:
     """Prints up to `left` matching messages among the next `scan` ones. Prints on stderr where the search ended."""
     looked = found = 0
@@ -148,7 +145,7 @@ async def _pull_matching(
         fitting = [each for each in page.messages if match.fits(each)][: left - found]
         is_enough = found + len(fitting) == left
         seen = [each for each in page.messages if not is_enough or each.index <= fitting[-1].index]
-        _write_page(seen, begin, source.partition, print_format, holes, match.fits)
+        _write_page(seen, begin, source.partition, printer, match.fits)
         begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
     place = f"{source.name}/{source.partition}"
     # A search that read no message has no index to continue at. One that came to the end has no message to read.
@@ -160,20 +157,17 @@ def _write_page(
     messages: Sequence[StreamMessage | RichMessage],
     begin: StartLike,
     partition: int,
-    print_format: PrintFormat,
-    holes: Holes,
+    printer: Printer,
     is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
     """Prints the wanted messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
     from stream_client.consume.page import find_holes
 
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
-        holes.found(partition, *hole)
+        printer.note_hole(partition, *hole)
     try:
         for message in messages:
-            missing = holes.pass_over(message, partition)
-            if is_wanted(message):
-                write_message(message, partition, print_format, missing)
+            printer.write(message, partition, is_wanted=is_wanted(message))
     finally:
         flush()
 

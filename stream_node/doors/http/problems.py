@@ -23,11 +23,9 @@ RETRY = {"Retry-After": str(RETRY_AFTER_S)}
 class Problem(Exception):
     """The error of one request. The answer is a JSON object with type, title, status and detail.
 
-    name: what went wrong, as a short fixed word, for example `access-denied`.
-    detail: a sentence that says what went wrong and what to do.
-    headers: headers of the answer; with Retry-After, the same request can succeed later (`retriable`).
-    members: further members of the JSON object. Without `in_doubt`, the node has changed nothing.
-    """
+    name: a short fixed word, for example `access-denied`. detail: says what went wrong and what to do.
+    headers: with Retry-After, the same request can succeed later (`retriable`).
+    members: further members of the JSON object. Without `in_doubt`, the node has changed nothing."""
 
     def __init__(
         self,
