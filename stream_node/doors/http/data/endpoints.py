@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,7 +43,9 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 class HttpOperation(NamedTuple):
     """One endpoint for `/v1/openapi.json`. answer, body: the JSON types. other_…: further media types."""
 
-    endpoint: Endpoint
+    method: str
+    path: str
+    handle: Callable[[HttpCall], Awaitable[Response]]
     summary: str
     query: type[msgspec.Struct]
     answer: type[msgspec.Struct] | None
@@ -66,7 +68,7 @@ def make_document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(each.endpoint.path, {})[each.endpoint.method.lower()] = _operation(each, components)
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, components)
     queries = {each.query.__name__ for each in operations}
     return {
         "openapi": "3.1.0",
@@ -91,8 +93,7 @@ def make_endpoint(operations: Sequence[HttpOperation]) -> Endpoint:
 
 
 def _operation(operation: HttpOperation, components: dict[str, Any]) -> dict[str, Any]:
-    path = operation.endpoint.path
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in names]
     # OpenAPI lists each parameter of a query by itself, and the types have them in one struct.
     query = components[operation.query.__name__]
@@ -103,7 +104,7 @@ def _operation(operation: HttpOperation, components: dict[str, Any]) -> dict[str
     if operation.answer is not None:
         answers[JSON] = {"schema": _reference(operation.answer)}
     found: dict[str, Any] = {
-        "operationId": operation.endpoint.handle.__name__,
+        "operationId": operation.handle.__name__,
         "summary": operation.summary,
         "parameters": parameters,
         "responses": {
@@ -118,7 +119,7 @@ def _operation(operation: HttpOperation, components: dict[str, Any]) -> dict[str
     if operation.body is not None:
         bodies[JSON] = {"schema": _reference(operation.body)}
     if bodies:
-        found["requestBody"] = {"required": operation.endpoint.method != "PUT", "content": bodies}
+        found["requestBody"] = {"required": operation.method != "PUT", "content": bodies}
     return found
 
 
@@ -136,39 +137,23 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 BODIES = (JSON, LINES, RAW, TEXT)
 PAGES = (LINES, EVENTS)
-
-
 STREAMS = "/v1/streams"
 STREAM = STREAMS + "/{name}"
+MESSAGE = STREAM + "/messages/{index}"
 CONSUMER = STREAM + "/consumers/{client_id}"
-
+NOTE = "A header Stream-Header-NAME: VALUE of the request is stored as the header NAME of each message."
 OPERATIONS: tuple[HttpOperation, ...] = (
+    HttpOperation("POST", STREAM, push, "Push messages", PushQuery, Pushed, other_bodies=BODIES, description=NOTE),
+    HttpOperation("GET", STREAM, pull, "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES),
     HttpOperation(
-        Endpoint("POST", STREAM, push),
-        "Push messages",
-        PushQuery,
-        Pushed,
-        other_bodies=BODIES,
-        description="A header Stream-Header-NAME: VALUE of the request is stored as the header NAME of each message.",
+        "GET", MESSAGE, pull_message, "Read the bytes of one message", MessageQuery, None, other_answers=(RAW,)
     ),
+    HttpOperation("GET", STREAMS, streams.list_streams, "List streams", streams.ListQuery, streams.StreamList),
+    HttpOperation("GET", STREAM + "/info", streams.describe, "Describe a stream", NoQuery, streams.StreamDescription),
     HttpOperation(
-        Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES
-    ),
-    HttpOperation(
-        Endpoint("GET", STREAM + "/messages/{index}", pull_message),
-        "Read the bytes of one message",
-        MessageQuery,
-        None,
-        other_answers=(RAW,),
-    ),
-    HttpOperation(
-        Endpoint("GET", STREAMS, streams.list_streams), "List streams", streams.ListQuery, streams.StreamList
-    ),
-    HttpOperation(
-        Endpoint("GET", STREAM + "/info", streams.describe), "Describe a stream", NoQuery, streams.StreamDescription
-    ),
-    HttpOperation(
-        Endpoint("PUT", STREAM, streams.create),
+        "PUT",
+        STREAM,
+        streams.create,
         "Create a stream",
         NoQuery,
         streams.StreamDescription,
@@ -176,25 +161,14 @@ OPERATIONS: tuple[HttpOperation, ...] = (
         statuses=(200, 201),
     ),
     HttpOperation(
-        Endpoint("PATCH", STREAM, streams.change),
-        "Change a stream",
-        NoQuery,
-        streams.StreamDescription,
-        streams.ChangedStream,
+        "PATCH", STREAM, streams.change, "Change a stream", NoQuery, streams.StreamDescription, streams.ChangedStream
     ),
-    HttpOperation(Endpoint("DELETE", STREAM, streams.delete), "Delete a stream", NoQuery, streams.Deleted),
-    HttpOperation(
-        Endpoint("GET", CONSUMER, streams.show_positions), "Read positions", NoQuery, streams.ConsumerPositions
-    ),
-    HttpOperation(
-        Endpoint("PUT", CONSUMER, streams.save_position), "Save a position", streams.PositionQuery, streams.Saved
-    ),
-    HttpOperation(
-        Endpoint("DELETE", CONSUMER, streams.forget_position),
-        "Forget a position",
-        streams.ForgetQuery,
-        streams.Saved,
-    ),
+    HttpOperation("DELETE", STREAM, streams.delete, "Delete a stream", NoQuery, streams.Deleted),
+    HttpOperation("GET", CONSUMER, streams.show_positions, "Read positions", NoQuery, streams.ConsumerPositions),
+    HttpOperation("PUT", CONSUMER, streams.save_position, "Save a position", streams.PositionQuery, streams.Saved),
+    HttpOperation("DELETE", CONSUMER, streams.forget_position, "Forget a position", streams.ForgetQuery, streams.Saved),
 )
-
-ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *(Endpoint(each.method, each.path, each.handle) for each in OPERATIONS),
+    make_endpoint(OPERATIONS),
+)
