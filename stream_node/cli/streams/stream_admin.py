@@ -25,7 +25,7 @@ from stream_node.cli.output import (
 from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, utc_now
 
 if TYPE_CHECKING:
-    from stream_client import Retention, Stream, StreamClient, StreamInfo
+    from stream_client import PartitionedStream, Retention, Stream, StreamClient, StreamInfo
 
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
@@ -73,15 +73,16 @@ async def create(
     than before.
     """
     kept = limits.make()
-    ensured = await ensure_partitions(client, stream, partitions)
+    now, before, is_listed = await _ensure(client, stream, partitions)
+    made = len(now) - (0 if before is None else len(before.partitions)) if is_listed else None
     if kept is not None:
         if not yes:
-            await _confirm_retention(ensured.now, kept)
-        for each in ensured.now:
+            await _confirm_retention(now, kept)
+        for each in now:
             await each.set_retention(kept)
-    name = ensured.now[0].name
-    report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": _kept_row(kept)}
-    say(report, created_text(name, ensured))
+    name = now[0].name
+    report = {"stream": name, "partitions": len(now), "made": made, "retention": _kept_row(kept)}
+    say(report, _created_text(name, now, before, made))
 
 
 async def list_all(
@@ -216,49 +217,37 @@ def retention(
     with_client(run, node)
 
 
-class EnsuredPartitions(NamedTuple):
-    """The partitions after `stream create`, and their number before it; None if a peer does not list its streams.
-    count_before: the number over which keys were distributed before, with deleted partitions."""
-
-    now: Sequence[Stream]
-    before: int | None
-    count_before: int | None
-
-    @property
-    def made(self) -> int | None:
-        return None if self.before is None else len(self.now) - self.before
-
-
-async def ensure_partitions(client: StreamClient, name: str, partitions: int | None) -> EnsuredPartitions:
-    """Creates the missing partitions up to the given number. None: one partition, unless the stream exists."""
+async def _ensure(
+    client: StreamClient, name: str, partitions: int | None
+) -> tuple[Sequence[Stream], PartitionedStream | None, bool]:
+    """Creates the missing partitions up to the given number. None: one partition, unless the stream exists.
+    Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, it is not known
+    how the stream was, and only the requested partitions are returned."""
     from stream_client import RequestRefused
 
     try:
         before = await client.find_stream(name) if name else None
     except RequestRefused:
-        return EnsuredPartitions((await client.create_partitioned(name, partitions or 1)).partitions, None, None)
+        return (await client.create_partitioned(name, partitions or 1)).partitions, None, False
     if before is None or partitions is not None:
         await client.create_partitioned(name, partitions or 1)
-    # The stream is read again, so that the result includes partitions above the requested number and partitions
-    # that other clients created.
-    now = (await client.get_stream(name)).partitions
-    return (
-        EnsuredPartitions(now, 0, 0) if before is None else EnsuredPartitions(now, len(before.partitions), before.count)
-    )
+    # The stream is read again: it may have partitions above the requested number, also some of other clients.
+    return (await client.get_stream(name)).partitions, before, True
 
 
-def created_text(name: str, ensured: EnsuredPartitions) -> str:
-    held = counted(len(ensured.now), "partition")
-    if ensured.made is None:
+def _created_text(name: str, now: Sequence[Stream], before: PartitionedStream | None, made: int | None) -> str:
+    held = counted(len(now), "partition")
+    if made is None:
         return f"{name} has the {held} asked for; this peer does not tell whether it has more"
-    if not ensured.made:
+    if not made:
         return f"{name} exists and has {held}; nothing was made"
-    if not ensured.before:
+    if before is None:
         return f"{name} was made with {held}"
-    if ensured.now[-1].partition < (ensured.count_before or 0):
-        return f"{name} has {held} again, {ensured.made} of them new"
+    # Keys were distributed over `count` partitions, some of which may have been deleted.
+    if now[-1].partition < before.count:
+        return f"{name} has {held} again, {made} of them new"
     return (
-        f"{name} has {held} now, {ensured.made} of them new: from now on a key may belong to another partition than "
+        f"{name} has {held} now, {made} of them new: from now on a key may belong to another partition than "
         "before, so messages with the same key may lie in two"
     )
 
