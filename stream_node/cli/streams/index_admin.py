@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import starmap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -131,13 +132,14 @@ async def list_all(
         rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
     if not found and stream is not None:
         await _check_exists(client, stream, None)
-    cells: list[tuple[str, ...]] = [HEAD]
-    now_us = int(utc_now().timestamp() * 1e6)
-    for client_name, name, *numbers, saved_us, holder in rows:
-        shown = ("-" if each is None else f"{each:,}" for each in numbers)
-        cells.append((client_name, name, *shown, age_text(saved_us, now_us), holder or "-"))
     reports = (dict(zip(FIELDS, row, strict=True)) for row in rows)
-    say_each(reports, columns(cells, NUMBERS) if rows else "no positions")
+    say_each(reports, columns([HEAD, *starmap(_cells, rows)], NUMBERS) if rows else "no positions")
+
+
+def _cells(client_id: str, stream: str, *others: Any) -> tuple[str, ...]:
+    *numbers, saved_us, holder = others
+    shown = ("-" if each is None else f"{each:,}" for each in numbers)
+    return (client_id, stream, *shown, age_text(saved_us, int(utc_now().timestamp() * 1e6)), holder or "-")
 
 
 async def _places(

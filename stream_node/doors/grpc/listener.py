@@ -114,6 +114,20 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             **{path: Route(open_, ASK_BYTES_MAX) for path, open_ in about.methods().items()},
         }
 
+    @property
+    def _limits(self) -> Http2Limits:
+        """Those of a connection that begins now: the setting `send_timeout_s` can change while the node runs."""
+        config = self.parts.config
+        return Http2Limits(
+            streams_max=config.grpc_streams_max,
+            header_bytes_max=config.grpc_header_bytes_max,
+            resets_max=config.grpc_resets_max,
+            pings_max=config.grpc_pings_max,
+            idle_s_max=config.grpc_idle_timeout_s,
+            send_s_max=config.send_timeout_s,
+            unfinished_bytes_max=config.grpc_unfinished_bytes_max,
+        )
+
     def _make(
         self, guest: DoorGuest[ServerConnection, Routes], tls: TlsLayer | None, admission: Admission
     ) -> ServerConnection | None:
@@ -124,21 +138,10 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             self._closed["identity_connections_max"] += 1
             return None
         guest.usage = usage
-        # Made for each connection: the setting `send_timeout_s` can change while the node runs.
-        config = self.parts.config
-        limits = Http2Limits(
-            streams_max=config.grpc_streams_max,
-            header_bytes_max=config.grpc_header_bytes_max,
-            resets_max=config.grpc_resets_max,
-            pings_max=config.grpc_pings_max,
-            idle_s_max=config.grpc_idle_timeout_s,
-            send_s_max=config.send_timeout_s,
-            unfinished_bytes_max=config.grpc_unfinished_bytes_max,
-        )
         return ServerConnection(
             SocketBytes(guest.stream, tls),
             guest.at,
-            limits,
+            self._limits,
             self._budget.of(party),
             self._counts,
             address=guest.address,
