@@ -65,7 +65,7 @@ class DemoBlocks(msgspec.Struct, frozen=True):
 
 
 class Died(Exception):
-    pass
+    """Raised to end the first publisher in the middle of a block."""
 
 
 def run_blocks(directory: Path) -> DemoBlocks:
