@@ -121,7 +121,7 @@ def status(
         silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
         found = [_ready(view)] if checks else []
         for each in checks:
-            found += await _find_troubles(client) if each.name == TROUBLES else [CHECKS[each.name](each, view, silent)]
+            found += await _find_troubles(client) if each.name == TROUBLES else [_measured(each, view, silent)]
         levels.extend(each.level for each in found)
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were reported, so there may be no node at all.
@@ -176,43 +176,27 @@ def _ready(view: TopView) -> CheckResult:
     return CheckResult("ready", 0, "the node takes work")
 
 
-def _check_lag(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
+def _measured(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
+    """Returns the result of a check of lag, silent or free-disk."""
+    if check.name == "free-disk":
+        free = view.free_disk_bytes
+        text = "the node does not tell its free disk space" if free is None else f"{free:,} bytes are free"
+        return check.result(text, free)
+    if silent is not None and check.name == "silent":
+        client, stream, silent_s = silent
+        text = f"{client} has made no progress on {stream} for {silent_s:.0f} s, although messages wait"
+        return check.result(text, silent_s)
     worst = max(view.consumers, key=lambda each: each.lag, default=None)
-    if worst is None:
-        return _no_consumer(check, view, "no consumer has saved a position")
+    if check.name == "silent" or worst is None:
+        # Consumers that this user may not see are unknown.
+        notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
+        text = "no consumer is behind" if check.name == "silent" else "no consumer has saved a position"
+        return check.result("; ".join(notes), None) if notes else check.result(text, 0)
     beyond = next((each for each in view.consumers if each.is_beyond_end), None)
     if beyond is not None:
         text = f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end"
         return check.result(text, worst.lag, level=2)
     return check.result(f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}", worst.lag)
-
-
-def _check_silent(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
-    if silent is None:
-        return _no_consumer(check, view, "no consumer is behind")
-    client, stream, silent_s = silent
-    return check.result(
-        f"{client} has made no progress on {stream} for {silent_s:.0f} s, although messages wait", silent_s
-    )
-
-
-def _no_consumer(check: Check, view: TopView, text: str) -> CheckResult:
-    """Returns the result if no consumer is seen. Consumers that this user may not see are unknown."""
-    notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
-    return check.result("; ".join(notes), None) if notes else check.result(text, 0)
-
-
-def _check_disk(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
-    free = view.free_disk_bytes
-    text = "the node does not tell its free disk space" if free is None else f"{free:,} bytes are free"
-    return check.result(text, free)
-
-
-CHECKS: dict[str, Callable[[Check, Any, Any], CheckResult]] = {
-    "lag": _check_lag,
-    "silent": _check_silent,
-    "free-disk": _check_disk,
-}
 
 
 async def _find_troubles(client: StreamClient) -> list[CheckResult]:
