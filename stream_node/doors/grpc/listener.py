@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import structlog
 import trio
 
-from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, demand_of, origin_of
+from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, origin_of
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route, Routes
 from block_node.grpc.http2.limits import Http2Limits
@@ -21,6 +21,7 @@ from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits, read_services
 from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
+from ockam.identity.rules.rights import Demand
 from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.usage import Usage, party_key
 from ockam.transport.connection_usage import waits_of
@@ -195,9 +196,9 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
 
     def _open_call(self, call: GrpcCall, path: bytes, method: BlockMethod) -> CallHandler:
         config, authorizer = self.parts.config, self.parts.authorizer
-        demand = demand_of(method, config.block_chain)
         # The right comes first, so that a refusal does not tell who serves the chain.
-        if demand is not None and authorizer is not None:
+        if authorizer is not None:
+            demand = Demand(method.rights, config.block_chain)
             decision = authorizer.decide(origin_of(call), demand, path.decode(), is_act=False)
             if not decision.allowed:
                 raise CallRefused(GrpcStatus.PERMISSION_DENIED, decision.reason)
