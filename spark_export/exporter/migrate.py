@@ -12,11 +12,10 @@ import json
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +23,13 @@ from pyarrow import fs
 
 from ockam.files.durable_files import rename_durably
 from spark_export.exporter.history import ExportHistory
-from spark_export.exporter.verify import Interval, TableRows, merge, subtract, total
+from spark_export.exporter.verify import Interval, TableRows, covered, total
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import Place, read_file
 from spark_export.tables.filesystem import locked, open_filesystem, store_errors
-from spark_export.tables.log import TableLog
+from spark_export.tables.log import OldRuns, TableLog
 from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition, TableState
 from spark_export.tables.open import CatalogChoice, open_table
 
@@ -41,17 +40,16 @@ OLD_CATALOG = "stream_node"
 
 @dataclass(frozen=True)
 class OldExport:
-    """The contents of an earlier version's ledger. runs: the ranges of each run, also of one that is not in the table.
-    files: the data files of the current generation, by the number of their run. losses: rows that a repair gave up."""
+    """The contents of an earlier version's ledger. runs: the ranges and the present files of each run.
+    unsure: the runs that a crash interrupted; they may be in the table. losses: rows that a repair gave up."""
 
     table_id: str
     format: str
     client_id: str
     generation: int
-    states: Mapping[int, str]
-    runs: Mapping[int, list[IndexRange]]
-    files: defaultdict[int, list[DataFile]]
-    losses: defaultdict[Place, list[Interval]]
+    runs: dict[int, tuple[list[IndexRange], list[DataFile]]]
+    unsure: frozenset[int]
+    losses: Mapping[Place, list[Interval]]
 
 
 async def migrate(
@@ -67,21 +65,6 @@ async def migrate(
     over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then rows and
     ledger are unchanged. Afterwards the ledger has another name, so that the earlier version does not go on from it.
     """
-    stop = Event()
-    try:
-        log, client_id, done = await asyncio.to_thread(_take_over, place, options, catalog, ledger, stop)
-    finally:
-        # The thread goes on after a cancellation, and must not take over what nobody waits for.
-        stop.set()
-    await history.begin(log.table_id(), str(place), log.format, client_id)
-    await history.add_record("migrate", done)
-    return done
-
-
-def _take_over(
-    place: StoreLocation, options: Mapping[str, str], catalog: CatalogChoice | None, ledger: Path | None, stop: Event
-) -> tuple[TableLog, str, dict[str, Any]]:
-    """Returns the table's log, the client id of the export, and what was done. Changes nothing once `stop` is set."""
     filesystem, root = open_filesystem(str(place), options)
     is_stored, stored = ledger is None and not place.is_local, f"{root}/{STORED_LEDGER}"
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as locks:
@@ -90,37 +73,38 @@ def _take_over(
             _fetch(filesystem, stored, path)
         if not path.is_file():
             raise TableRefused(f"{path} is missing: there is no export of an earlier version to take over")
-        if ledger is not None:
-            locks.enter_context(_alone(ledger.with_name(f"{ledger.name}.lock")))
-        if place.is_local:
-            locks.enter_context(_alone(place.folder / LOCK))
+        # An exporter of the earlier version holds these locks while it is open.
+        held = [ledger.with_name(f"{ledger.name}.lock")] if ledger is not None else []
+        for lock in [*held, place.folder / LOCK] if place.is_local else held:
+            refusal = f"{lock} is held: stop the exporter of the earlier version, and migrate again"
+            locks.enter_context(locked(lock, refusal))
         old, read = _read_ledger(path), path.read_bytes()
-        log = _open_old(place, options, catalog, old, filesystem, root)
-        runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
-        rows = _prove(log, old, runs, place)
-        positions: dict[Incarnation, TablePosition] = {}
-        for number in sorted(runs):
-            positions |= {each.of: TablePosition(each.end) for each in runs[number]}
-        if is_stored:
-            # A ledger on a store has no lock, but an exporter writes it before each run.
-            _fetch(filesystem, stored, path)
-            if path.read_bytes() != read:
-                raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
-        if stop.is_set():
-            raise TableRefused(f"{place} is not taken over: the command was interrupted")
-        log.adopt(old.table_id, {number: (found, old.files[number]) for number, found in runs.items()}, positions)
-        if is_stored:
-            with store_errors(stored):
-                filesystem.move(stored, f"{stored}.migrated")
-        else:
-            rename_durably(path, path.with_name(f"{path.name}.migrated"))
+
+        def prove() -> tuple[TableLog, OldRuns, int]:
+            log = _open_old(place, options, catalog, old, filesystem, root)
+            return log, *_prove(log, old, place)
+
+        def adopt() -> None:
+            if is_stored:
+                # A ledger on a store has no lock, but an exporter writes it before each run.
+                _fetch(filesystem, stored, path)
+                if path.read_bytes() != read:
+                    raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
+            log.adopt(old.table_id, runs, positions)
+            if is_stored:
+                with store_errors(stored):
+                    filesystem.move(stored, f"{stored}.migrated")
+            else:
+                rename_durably(path, path.with_name(f"{path.name}.migrated"))
+
+        # A cancellation while the rows are compared ends the command before anything is taken over.
+        log, runs, rows = await asyncio.to_thread(prove)
+        positions = {each.of: TablePosition(each.end) for number in sorted(runs) for each in runs[number][0]}
+        await asyncio.to_thread(adopt)
     done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}
-    return log, old.client_id, done
-
-
-def _alone(path: Path) -> AbstractContextManager[None]:
-    """Holds the lock that an exporter of the earlier version holds while it is open. Raises TableRefused."""
-    return locked(path, f"{path} is held: stop the exporter of the earlier version, and migrate again")
+    await history.begin(log.table_id(), str(place), log.format, old.client_id)
+    await history.add_record("migrate", done)
+    return done
 
 
 def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
@@ -145,23 +129,24 @@ def _read_ledger(path: Path) -> OldExport:
                     f"{path}: a compaction or repair is unfinished; run `stream-node export compact` of the earlier "
                     "version once more, and then migrate"
                 )
-            states = dict(rows("id, state FROM runs"))
-            runs, files = defaultdict[int, list[IndexRange]](list), defaultdict[int, list[DataFile]](list)
+            states = dict(rows("id, state FROM runs WHERE state IN ('published', 'saved', 'written')"))
+            runs: dict[int, tuple[list[IndexRange], list[DataFile]]] = {number: ([], []) for number in states}
             names = "run_id, stream, partition, era, made_us, start_index, end_index, lost"
             for run, *of, begin, end, lost in rows(f"{names} FROM ranges ORDER BY run_id"):
-                runs[run].append(IndexRange(Incarnation(*of), begin, end, lost=lost))
+                if run in runs:
+                    runs[run][0].append(IndexRange(Incarnation(*of), begin, end, lost=lost))
             names = "run_id, path, stream, era, date, rows, data_bytes, file_bytes"
             for run, name, stream, era, date, *sizes in rows(f"{names} FROM files WHERE generation = {generation}"):
-                files[run].append(DataFile(name, stream, era, {"stream": stream, "date": date}, *sizes))
+                if run in runs:
+                    runs[run][1].append(DataFile(name, stream, era, {"stream": stream, "date": date}, *sizes))
             losses = defaultdict[Place, list[Interval]](list)
             if rows("1 FROM sqlite_master WHERE name = 'losses'"):
                 for *place, begin, end in rows("stream, partition, era, start_index, end_index FROM losses"):
                     losses[place[0], place[1], place[2]].append((begin, end))
     except sqlite3.Error as error:
         raise TableRefused(f"{path} is not the ledger of an export: {error}") from error
-    return OldExport(
-        table_id, table_format, client_id, generation, states=states, runs=runs, files=files, losses=losses
-    )
+    unsure = frozenset(number for number, state in states.items() if state == "written")
+    return OldExport(table_id, table_format, client_id, generation, runs=runs, unsure=unsure, losses=losses)
 
 
 def _open_old(
@@ -195,52 +180,56 @@ def _open_old(
     return log
 
 
-def _is_published(log: TableLog, old: OldExport, number: int) -> bool:
-    """Returns whether a run is in the table. If a crash interrupted the run, only the table's log shows this."""
-    state = old.states[number]
-    return state in ("published", "saved") or (state == "written" and log.has_old_run(old.table_id, number))
+def _prove(log: TableLog, old: OldExport, place: StoreLocation) -> tuple[OldRuns, int]:
+    """Returns the runs that are in the table, and the number of its rows.
 
-
-def _prove(log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], place: StoreLocation) -> int:
-    """Returns the number of rows in the table. Raises TableRefused if they are not those of the ledger's runs.
-
-    Rows that other programs have deleted from a table of Delta or Iceberg may be missing.
+    Raises TableRefused if the rows are not those of the runs. Rows that other programs have deleted from a table of
+    Delta or Iceberg may be missing.
     """
-    wanted: dict[Place, list[Interval]] = defaultdict(list)
-    for each in (part for found in runs.values() for part in found):
-        wanted[each.of[:3]].append((each.begin, each.end))
     rows = TableRows(TableState(0), ())
     for batch in _old_rows(log, old, place):
         rows.add(batch)
+    there = defaultdict(list, {found: covered(intervals) for found, intervals in rows.there.items()})
+    # A run that a crash interrupted is in the table if any of its rows is there.
+    runs = {
+        number: run
+        for number, run in old.runs.items()
+        if number not in old.unsure or any(covered([(each.begin, each.end), *there[each.of[:3]]], 2) for each in run[0])
+    }
+    wanted = defaultdict[Place, list[Interval]](list)
+    for each in (part for ranges, _ in runs.values() for part in ranges):
+        wanted[each.of[:3]].append((each.begin, each.end))
     for found in sorted(wanted.keys() | rows.there.keys()):
-        exported = subtract(merge(wanted[found])[0], merge(old.losses[found])[0])
-        there, repeated = merge(rows.there[found])
-        missing, unexpected = subtract(exported, there), subtract(there, exported)
+        exported = covered(covered(wanted[found]), without=covered(old.losses.get(found, [])))
+        repeated = covered(rows.there[found], 2)
+        missing, unexpected = covered(exported, without=there[found]), covered(there[found], without=exported)
         if unexpected or repeated or (missing and old.format == "parquet"):
             raise TableRefused(
                 f"{found[0]}/{found[1]}: the table has not the rows of its ledger ({total(missing)} are missing, "
-                f"{total(unexpected)} too many, {total(merge(repeated)[0])} there twice); put the whole folder back, "
+                f"{total(unexpected)} too many, {total(repeated)} there twice); put the whole folder back, "
                 "or export into another one"
             )
-    return rows.count
+    return runs, rows.count
 
 
-def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterable[pa.RecordBatch]:
+def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterator[pa.RecordBatch]:
     if old.format != "parquet":
         yield from log.read(["stream", "partition", "era", "index"])
         return
     filesystem, root = open_filesystem(str(place), log.options)
     data = f"{root}/generations/{old.generation:06d}" if place.is_local else f"{root}/data"
     files = {
-        f"{data}/run={run:06d}/{each.path}": each
-        for run in old.files
-        if _is_published(log, old, run)
-        for each in old.files[run]
+        f"{data}/run={run:06d}/{each.path}": (each, run in old.unsure)
+        for run, (_, found) in old.runs.items()
+        for each in found
     }
-    there = filesystem.get_file_info(fs.FileSelector(data, recursive=True)) if place.is_local else ()
-    for path in {*files, *(each.path for each in there if each.path.endswith(".parquet"))}:
+    listed = filesystem.get_file_info(fs.FileSelector(data, recursive=True)) if place.is_local else ()
+    for path in {*files, *(each.path for each in listed if each.path.endswith(".parquet"))}:
         if path not in files:
             raise TableRefused(f"{path} is in the table, and no run of the ledger wrote it: take it out")
+        file, is_unsure = files[path]
+        if is_unsure and not filesystem.get_file_info(path).is_file:
+            continue
         for rows in read_file(filesystem, path, ["partition", "index"]):
-            rows = rows.append_column("stream", pa.repeat(pa.scalar(files[path].stream), rows.num_rows))
-            yield rows.append_column("era", pa.repeat(pa.scalar(files[path].era), rows.num_rows))
+            rows = rows.append_column("stream", pa.repeat(pa.scalar(file.stream), rows.num_rows))
+            yield rows.append_column("era", pa.repeat(pa.scalar(file.era), rows.num_rows))

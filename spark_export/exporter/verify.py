@@ -29,21 +29,18 @@ PIECE_ROWS = 65_536
 CREATED = "CREATE TABLE"
 """Delta's name for the first commit, which is not reported as a change by others."""
 NAMES = ("stream", "partition", "era", "index", "timestamp", "key", "data")
-
-
 Interval: TypeAlias = tuple[int, int]
 """Consecutive indexes: the first one, and the one after the last. Lists of intervals stand for sets of indexes."""
 
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """The result of a verification.
+    """The result of a verification. rows, files, file_bytes: what is in the table.
 
-    runs: the number of runs. rows, files, file_bytes: what is in the table.
     lost: the messages that retention removed before they could be exported, as far as the log still says.
-    removed: the exported rows that others have removed from the table.
+    removed: the exported rows that others have removed from the table. notes: what others did to the table.
     compared: the rows that were compared with the node's messages; None without a node.
-    notes: what others did to the table. problems: the first PROBLEMS_MAX of `problem_count` problems.
+    problems: the first PROBLEMS_MAX of `problem_count` problems.
     """
 
     runs: int
@@ -90,9 +87,8 @@ def verify(
     if others:
         notes.append("other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(others.items())))
     for place in sorted(rows.there):
-        _, repeated = merge(rows.there[place])
-        if repeated:
-            problems.append(f"{_name(place)}: {total(merge(repeated)[0])} indexes are there twice, {_first(repeated)}")
+        if repeated := covered(rows.there[place], 2):
+            problems.append(f"{_name(place)}: {total(repeated)} indexes are there twice, {_first(repeated)}")
     # Compare the indexes with those that the log says were exported.
     if not problems:
         after = log.load().positions
@@ -102,8 +98,7 @@ def verify(
             if missing:
                 notes.append(f"{_name(of[:3])}: {total(missing)} exported rows were removed, {_first(missing)}")
             # Others may have added these rows. Rows of a run that was committed meanwhile are left out.
-            beyond = subtract(beyond, merge([(position.end, after.get(of, position).end)])[0])
-            if beyond:
+            if beyond := covered(beyond, without=[(position.end, after.get(of, position).end)]):
                 notes.append(f"{_name(of[:3])}: {total(beyond)} rows are of no run, {_first(beyond)}")
     if rows.unforgotten:
         problems.append(
@@ -151,9 +146,9 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
 
 
 class TableRows:
-    """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files.
+    """The rows of a table, with the intervals of their indexes (`there`), and a sum of each PIECE_ROWS of them.
 
-    ends: the partitions of the node whose contents are compared. A sum is kept for each piece of PIECE_ROWS indexes.
+    ends: the partitions of the node whose contents are compared.
     """
 
     def __init__(self, state: TableState, ends: Iterable[StreamEnds]) -> None:
@@ -190,7 +185,7 @@ class TableRows:
         """Returns how many rows were compared with the messages of the node, and the differences."""
         count, different = 0, []
         for place, wanted in self._compared.items():
-            there = merge(self.there.get(place, []))[0]
+            there = covered(self.there.get(place, []))
             sums: dict[int, int] = defaultdict(int)
             for batch in read(wanted) if wanted.rows else ():
                 for index, value in _contents(batch, there):
@@ -230,38 +225,22 @@ def batch_intervals(index: pa.Array) -> list[Interval]:
     return [(index[start].as_py(), index[end - 1].as_py() + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """Returns the union of the intervals, joined where they touch, and the overlaps, which can overlap each other."""
-    union: list[Interval] = []
-    repeated: list[Interval] = []
-    for start, end in sorted(each for each in intervals if each[0] < each[1]):
-        if union and start <= union[-1][1]:
-            last_start, last_end = union[-1]
-            if start < last_end:
-                repeated.append((start, min(end, last_end)))
-            union[-1] = (last_start, max(end, last_end))
-        else:
-            union.append((start, end))
-    return union, repeated
+def covered(intervals: Iterable[Interval], times: int = 1, *, without: Iterable[Interval] = ()) -> list[Interval]:
+    """Returns the indexes that are in at least `times` of the intervals, as ordered intervals that do not touch.
 
-
-def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
-    """Returns the indexes of `kept` that are not in `taken`. Both are ordered and without overlaps."""
-    return [each for one in kept for each in _without(one, taken)]
-
-
-def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
-    start, end = one
-    for taken_start, taken_end in taken:
-        if taken_end <= start:
-            continue
-        if taken_start >= end:
-            break
-        if start < taken_start:
-            yield start, taken_start
-        start = max(start, taken_end)
-    if start < end:
-        yield start, end
+    An interval of `without` takes away one of these times.
+    """
+    changes = [each for begin, end in intervals if begin < end for each in ((begin, 1), (end, -1))]
+    changes += [each for begin, end in without if begin < end for each in ((begin, -1), (end, 1))]
+    found, count, begin = list[Interval](), 0, 0
+    # Of changes at one index, the beginnings come first, so that intervals that touch are joined.
+    for index, change in sorted(changes, key=lambda each: (each[0], -each[1])):
+        before, count = count, count + change
+        if before < times <= count:
+            begin = index
+        elif count < times <= before and begin < index:
+            found.append((begin, index))
+    return found
 
 
 def total(intervals: Iterable[Interval]) -> int:
@@ -273,15 +252,13 @@ def _compare(
 ) -> tuple[list[Interval], list[Interval]]:
     """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
 
-    The log names the ranges of the commits that it still has. Before the first of these ranges, all rows of the table
-    count as exported.
+    The log names the ranges of the commits that it still has. All rows before these ranges count as exported.
     """
     ranges = [part for each in commits if isinstance(each, Commit) for part in each.ranges if part.of == of]
-    found, _ = merge(there)
-    first = min((each.begin for each in ranges), default=position.end)
-    exported, _ = merge([*((each.begin, each.end) for each in ranges), *((a, min(b, first)) for a, b in found)])
-    exported = [(begin, min(end, position.end)) for begin, end in exported if begin < position.end]
-    return subtract(exported, found), subtract(found, exported)
+    first, found = min((each.begin for each in ranges), default=position.end), covered(there)
+    exported = [*((each.begin, each.end) for each in ranges), *((begin, min(end, first)) for begin, end in found)]
+    exported = covered((begin, min(end, position.end)) for begin, end in exported)
+    return covered(exported, without=found), covered(found, without=exported)
 
 
 def _name(place: Sequence[str | int]) -> str:
@@ -290,5 +267,4 @@ def _name(place: Sequence[str | int]) -> str:
 
 
 def _first(intervals: Sequence[Interval]) -> str:
-    first = min(intervals)
-    return f"the first from {first[0]} to {first[1] - 1}"
+    return f"the first from {intervals[0][0]} to {intervals[0][1] - 1}"

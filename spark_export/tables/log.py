@@ -49,10 +49,9 @@ class CommitConflict(Exception):
 
 @dataclass(frozen=True)
 class TableFile:
-    """A data file of the table at one moment. address: as the table's log names it. rows: None if that is unknown.
+    """A data file of the table at one moment, with its address in the table's log. None: the log does not say it.
 
-    partition: the values of the columns that are in the log only. indexes: the lowest and the highest index of the
-        rows; None if the log does not have them.
+    partition: the values of the columns that are in the log only. indexes: the lowest and the highest index.
     has_removed_rows: whether rows of the file may be marked as removed, which only the table's library can tell.
     """
 
@@ -66,10 +65,10 @@ class TableFile:
 
 @dataclass(frozen=True)
 class OwnersRule:
-    """How long old versions of a table are retained, as its owner has set by properties of the table.
+    """How long old versions of a table are retained, as its owner has set by properties of the table (`said`).
 
     keep_s: for how many seconds at least; infinite if nothing may be removed. versions_min: the number of versions of
-        each branch that are kept at any age. said: the properties, with their values; empty without any.
+        each branch that are kept at any age.
     """
 
     keep_s: float = 0.0
@@ -115,10 +114,7 @@ class TableLog(ABC):
         """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
 
     def files_plan(self, state: model.TableState, columns: pa.Schema, **more: Any) -> model.FilesPlan:
-        """Returns how the tasks of a run write files for this table. more: the `codec` and `convert` of `FilesPlan`.
-
-        Raises TableRefused if the columns do not fit.
-        """
+        """Returns how the tasks of a run write files. more: other fields of `FilesPlan`. Raises TableRefused."""
         root, schema, partition_by = self._shape(columns)
         more |= {"forgotten": state.forgotten, "folders": self.format == "parquet", "version": state.version}
         return model.FilesPlan(root, schema, partition_by, self.options, **more)
@@ -128,10 +124,9 @@ class TableLog(ABC):
         """Returns the folder of new files, the columns in them, and the partitioning, for rows with these columns."""
 
     def append(self, plan: model.FilesPlan, written: model.Written) -> model.Commit:
-        """Adds the files of a run and moves its positions, in one transaction.
+        """Adds the files of a run and moves its positions, in one transaction. The call can be repeated.
 
-        The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved (nothing is
-        changed) after a faster exporter or a `forget`, and ExportError if the commit failed.
+        Raises PositionsMoved (nothing is changed) after a faster exporter or a `forget`, and ExportError.
         """
         ranges = model.join(written.ranges)
         if not ranges:
@@ -186,19 +181,13 @@ class TableLog(ABC):
         """
 
     @abstractmethod
-    def has_old_run(self, old_id: str, run: int) -> bool:
-        """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
-
-    @abstractmethod
     def adopt(self, old_id: str, runs: OldRuns, positions: model.Positions) -> None:
-        """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated."""
+        """Takes over an earlier version's export with the id `old_id`: sets the positions. Can be repeated."""
 
     @abstractmethod
     def commits(self) -> list[model.Commit | str]:
-        """Returns the commits that the log still has, newest first. A text is the operation of another program.
-
-        For a compaction and other upkeep by an exporter, the text is UPKEEP.
-        """
+        """Returns the commits that the log still has, newest first. A text is the operation of another program, or
+        UPKEEP."""
 
     @abstractmethod
     def list_files(self) -> list[TableFile]:
@@ -206,10 +195,7 @@ class TableLog(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the table as a reader of the format sees them, without columns that the table lacks.
-
-        Raises TableDamaged, ExportError.
-        """
+        """Yields the rows of the table as a reader of the format sees them, without columns that the table lacks."""
 
     @abstractmethod
     def compact(self, *, files_min: int = 2) -> int:
@@ -236,25 +222,18 @@ class TableLog(ABC):
 
     @abstractmethod
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        """Erases the rows of a stream, or those with one key, and records that they must never be exported again.
-
-        until_us: messages that the node stored later are exported. Returns the number of erased rows. Older versions of
-        the table still have the rows until `expire` removes them.
-        """
+        """Erases the rows of a stream, or those with one key, that the node has stored until a time, and records that
+        they must never be exported again. Returns their number. Older versions have them until `expire`."""
 
 
 def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan) -> dict[str, str]:
     """Returns the properties that a commit of an export has in the log."""
-    return {
-        RUN_KEY: str(run),
-        RANGES_KEY: json.dumps(ranges_to_rows(ranges), ensure_ascii=False),
-        PLAN_KEY: plan.plan_id,
-    }
+    said = json.dumps(ranges_to_rows(ranges), ensure_ascii=False)
+    return {RUN_KEY: str(run), RANGES_KEY: said, PLAN_KEY: plan.plan_id}
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
-    """Reads a commit from its properties. For a commit without ranges, returns UPKEEP if an exporter made it, and
-    otherwise `operation`."""
+    """Reads an entry of `TableLog.commits` from the properties of a commit."""
     if RANGES_KEY in said:
         return model.Commit(int(said[RUN_KEY]), ranges_from_rows(json.loads(said[RANGES_KEY])))
     return UPKEEP if UPKEEP_KEY in said else operation

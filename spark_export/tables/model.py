@@ -29,8 +29,7 @@ class Incarnation(NamedTuple):
     """One partition of one stream, from its creation to its deletion. A stream of the same name that is created later
     is another incarnation, whose indexes begin at 0 again.
 
-    era: the number of earlier incarnations of this partition that the table knows; 0 for the first one.
-    created_us: when the stream was created, in microseconds since 1970.
+    era: the number of earlier incarnations in the table. created_us: when the stream was created, in microseconds.
     """
 
     stream: str
@@ -47,8 +46,8 @@ class Incarnation(NamedTuple):
 class TablePosition:
     """How far the table has one incarnation: `end` is the next index to export.
 
-    last_us: when the node stored the last exported message, in microseconds since 1970; 0 if unknown. It shows whether
-        a node that was restored from a backup has another message at this index.
+    last_us: when the node stored the last exported message, in microseconds; 0 if unknown. It shows whether a node that
+        was restored from a backup has another message at this index.
     """
 
     end: int
@@ -62,9 +61,8 @@ Positions = Mapping[Incarnation, TablePosition]
 class IndexRange:
     """The indexes from `begin` to `end` (exclusive) of one incarnation, which a run or a task exports.
 
-    size_bytes: the estimated size of the messages.
+    size_bytes: the estimated size of the messages. last_us: as in TablePosition; 0 before the range was read.
     lost: the number of messages directly before `begin` that retention removed before they could be exported.
-    last_us: when the node stored the last message of the range; 0 before the range was read.
     """
 
     of: Incarnation
@@ -88,10 +86,8 @@ class IndexRange:
 class DataFile:
     """A complete Parquet file that a task has written, and that no reader sees before it is in the table's log.
 
-    path: relative to `FilesPlan.root`.
-    partition: the values of the columns by which the table is partitioned.
-    data_bytes, file_bytes: the sizes of the messages' data and of the file.
-    stats: the statistics in the JSON of Delta's log.
+    path: relative to `FilesPlan.root`. partition: the values of the columns by which the table is partitioned.
+    data_bytes, file_bytes: the sizes of the messages' data and of the file. stats: the JSON of Delta's log.
     """
 
     path: str
@@ -106,11 +102,9 @@ class DataFile:
 
 @dataclass(frozen=True)
 class PartitionField:
-    """A column or transform by which a table is partitioned.
+    """A column or transform by which a table is partitioned, with its name in the table's log and in names of folders.
 
-    name: its name in the table's log and in the names of folders.
-    source: one of `stream`, `partition`, `era` and `timestamp`.
-    unit: for `timestamp`, one of UNITS; otherwise empty.
+    source: one of `stream`, `partition`, `era` and `timestamp`. unit: for `timestamp` one of UNITS, otherwise empty.
     """
 
     name: str
@@ -123,12 +117,9 @@ class FilesPlan:
     """How the tasks of a run write files. Spark sends it to executors.
 
     root: the folder of the files: a path that each executor has, or an address on a store.
-    options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
-    schema: the columns in the files.
+    options: the options of the store, see `spark_export.tables.address`. schema: the columns in the files.
     partition_by: how the table is partitioned. folders: whether a file's path has a folder NAME=VALUE for each.
-    convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
-    forgotten: the messages that must not be written; see `TableState`.
-    version: the version of the table at the time of the plan.
+    convert: adds columns to a batch of rows, such as decoded ones. forgotten, version: those of `TableState`.
     plan_id: an id that no other plan has. The table's log has it with the run, so that a run whose commit was not
         answered can be told from a run of another exporter with the same messages.
     """
@@ -157,8 +148,7 @@ class LeftOutStream:
 class Written:
     """What one task, or all tasks of a run, have written. Pickling gives the same value, so executors can return it.
 
-    ranges: the index ranges whose rows are in the files, each with `last_us`.
-    left_out: the streams of which a part could not be read. No file and no range here is of these streams.
+    left_out: the streams of which a part could not be read. The files and ranges here are of other streams.
     """
 
     files: Sequence[DataFile] = ()
@@ -167,7 +157,6 @@ class Written:
 
     @classmethod
     def together(cls, parts: Sequence[Written]) -> Written:
-        """Returns what several tasks have written."""
         left_out = {each.stream: each for part in parts for each in part.left_out}
         return cls(
             [each for part in parts for each in part.files],
@@ -188,8 +177,7 @@ class Commit:
 class TableState:
     """What the table's log says about an export at one moment.
 
-    version: the table's number of its latest commit, by any program.
-    run: the number of the latest run, 0 before the first one.
+    version: the number of the latest commit, by any program. run: that of the latest run, 0 before the first one.
     forgotten: the messages that must not be in the table any more: for each stream, the SHA-256 of the key in hex (an
         empty text stands for every message), and the time in microseconds until which they are forgotten.
     """
@@ -201,18 +189,13 @@ class TableState:
 
     def latest(self) -> dict[tuple[str, int], tuple[Incarnation, TablePosition]]:
         """Returns the latest incarnation of each partition, and its position."""
-        found: dict[tuple[str, int], tuple[Incarnation, TablePosition]] = {}
-        for of, position in sorted(self.positions.items()):
-            found[of.place] = of, position
-        return found
+        return {of.place: (of, position) for of, position in sorted(self.positions.items())}
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> TableState:
-        """Returns the state after the messages of a stream, or those with one key, were forgotten until a time."""
         keys = {**self.forgotten.get(stream, {}), key_digest(key): until_us}
         return replace(self, forgotten={**self.forgotten, stream: keys})
 
     def after(self, ranges: Iterable[IndexRange]) -> TableState:
-        """Returns the state after a run that has exported these ranges."""
         moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
         return replace(self, version=self.version + 1, run=self.run + 1, positions={**self.positions, **moved})
 
@@ -226,17 +209,15 @@ def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:
     """Returns one range for each incarnation. Raises RangeIncomplete if ranges overlap or leave a gap between them."""
     joined: dict[Incarnation, IndexRange] = {}
     for each in sorted(ranges, key=lambda one: (one.of, one.begin)):
-        before = joined.get(each.of)
-        if before is None:
-            joined[each.of] = each
-            continue
-        if before.end != each.begin - each.lost:
-            raise RangeIncomplete(
-                f"{each.of.stream}/{each.of.partition}: the tasks exported up to {before.end}, and then from "
-                f"{each.begin}; nothing is published"
-            )
-        size_bytes, lost = before.size_bytes + each.size_bytes, before.lost + each.lost
-        joined[each.of] = replace(before, end=each.end, size_bytes=size_bytes, lost=lost, last_us=each.last_us)
+        if (before := joined.get(each.of)) is not None:
+            if before.end != each.begin - each.lost:
+                raise RangeIncomplete(
+                    f"{each.of.stream}/{each.of.partition}: the tasks exported up to {before.end}, and then from "
+                    f"{each.begin}; nothing is published"
+                )
+            size_bytes, lost = before.size_bytes + each.size_bytes, before.lost + each.lost
+            each = replace(each, begin=before.begin, size_bytes=size_bytes, lost=lost)
+        joined[each.of] = each
     return list(joined.values())
 
 

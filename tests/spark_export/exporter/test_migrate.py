@@ -136,7 +136,7 @@ def test_an_interrupted_command_takes_nothing_over(tmp_path: Path, monkeypatch: 
     given: Any = (parse_place(lake), {}, None, ExportHistory(tmp_path / "history.sqlite"))
     comparing, cancelled = threading.Event(), threading.Event()
 
-    def prove(*arguments: Any) -> int:
+    def prove(*arguments: Any) -> Any:
         comparing.set()
         assert cancelled.wait(30)
         return _prove(*arguments)

@@ -25,7 +25,7 @@ from spark_export.exporter.planning import (
     plan_tasks,
     take_step,
 )
-from spark_export.exporter.verify import Interval, merge, subtract, total
+from spark_export.exporter.verify import Interval, covered, total
 from spark_export.source.plan import StreamEnds
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TablePosition, TableState, join
@@ -144,7 +144,7 @@ def test_tasks_cover_each_index_once_and_are_bounded(planned: list[IndexRange], 
             there[piece.of].append((piece.begin, piece.end))
     assert {each.of for each in join(piece for task in tasks for piece in task)} == {each.of for each in planned}
     for each in planned:
-        assert merge(there[each.of]) == merge([(each.begin, each.end)])
+        assert (covered(there[each.of]), covered(there[each.of], 2)) == (covered([(each.begin, each.end)]), [])
         if each.rows and each.size_bytes / each.rows * TASK_ROWS_MIN > TASK_BYTES_MAX:
             assert len(there[each.of]) > 1
 
@@ -229,14 +229,13 @@ def test_intervals_are_sets_of_indexes(one: list[Interval], other: list[Interval
     def members(intervals: list[Interval]) -> list[int]:
         return [index for start, stop in intervals for index in range(start, stop)]
 
-    wanted = merge(one)[0]
-    there, repeated = merge(other)
-    assert set(members(subtract(wanted, there))) == set(members(one)) - set(members(other))
-    assert set(members(subtract(there, wanted))) == set(members(other)) - set(members(one))
+    wanted, there = covered(one), covered(other)
+    assert members(covered(wanted, without=there)) == sorted(set(members(one)) - set(members(other)))
+    assert members(covered(there, without=wanted)) == sorted(set(members(other)) - set(members(one)))
     twice = {index for index in members(other) if members(other).count(index) > 1}
-    assert set(members(repeated)) == twice
+    assert members(covered(other, 2)) == sorted(twice)
     assert total(wanted) == len(set(members(one)))
-    assert subtract(wanted, wanted) == []
+    assert covered(wanted, without=wanted) == []
 
 
 @pytest.mark.parametrize(
