@@ -1,8 +1,7 @@
 """The address of a table (a local folder or a prefix in a store), and the options of stores. Neither has a secret.
 
 Credentials come from environment variables, or from the role that the cloud gives to the machine. The driver completes
-the options from its environment variables and sends them to the executors, which need environment variables for
-credentials only. Executors load this module.
+the options from its environment variables and sends them to the executors, which load this module.
 """
 
 from __future__ import annotations
@@ -20,14 +19,9 @@ from spark_export.tables.errors import TableRefused
 FILE: Final = "file"
 SCHEMES: Final = {
     "file": FILE,
-    "s3": "s3",
-    "s3a": "s3",
-    "s3n": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "abfs": "abfs",
-    "abfss": "abfs",
-    "az": "abfs",
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "abfs"),
     "hdfs": "hdfs",
 }
 """Maps each supported scheme to that of `StoreLocation`."""
@@ -41,8 +35,7 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<r
 class StoreLocation:
     """The address of a table or of a folder in it.
 
-    scheme: a value of `SCHEMES`.
-    authority: the bucket or container; for HDFS the host and port; empty for a local folder.
+    scheme: a value of `SCHEMES`. authority: the bucket or container, HDFS's host and port, or empty for a local folder.
     path: absolute for a local folder, relative to the authority for a store; without a slash at the end.
     """
 
@@ -61,7 +54,6 @@ class StoreLocation:
 
     @property
     def name(self) -> str:
-        """The last part of the path, or the authority if the path is empty."""
         return self.path.rpartition("/")[2] or self.authority
 
     def __truediv__(self, name: str) -> StoreLocation:
@@ -72,10 +64,7 @@ class StoreLocation:
 
 
 def parse_place(text: str | Path) -> StoreLocation:
-    """Parses an address. Raises TableRefused for an unknown scheme or a wrong address, such as one without a bucket.
-
-    Percent escapes in a `file:` address are decoded. In the address of a store, a percent sign is part of the name.
-    """
+    """Parses an address, and decodes percent escapes in that of a `file:`. Raises TableRefused for a wrong address."""
     found = _URI.fullmatch(str(text))
     if found is None:
         return StoreLocation(FILE, "", str(Path(text).absolute()))
@@ -119,11 +108,8 @@ KNOWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 """The options of each kind of store, without those in `COMMON`, each with the environment variables that give it if the
 user leaves it out. The first variable that is set counts."""
 COMMON: Final = {"timeout_s": "30", "tries": "6"}
-"""The options that every store has, with their defaults.
-
-timeout_s: the longest time for one request, in seconds.
-tries: how many times in all a request is sent when the store answers 5xx or does not answer.
-"""
+"""The options that every store has, with their defaults: the longest time for one request in seconds, and how often in
+all a request is sent when the store answers 5xx or does not answer."""
 SECRETS: Final[Mapping[str, str]] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -148,9 +134,8 @@ def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str
             raise TableRefused(f"the store option {name}: {hint}")
     found = dict(COMMON)
     for name, variables in KNOWN[place.scheme].items():
-        for variable in variables:
-            if os.environ.get(variable):
-                found.setdefault(name, os.environ[variable])
+        for variable in filter(os.environ.get, variables):
+            found.setdefault(name, os.environ[variable])
     found.update(given)
     for name in ("timeout_s", "tries", "replication"):
         if not found.get(name, "1").isdecimal() or int(found.get(name, "1")) < 1:

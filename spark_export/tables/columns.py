@@ -11,13 +11,8 @@ import pyarrow as pa
 
 from spark_export.tables.errors import TableRefused
 
-HEADERS = pa.list_(
-    pa.field(
-        "element",
-        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
-        nullable=False,
-    )
-)
+_HEADER = pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)])
+HEADERS = pa.list_(pa.field("element", _HEADER, nullable=False))
 ROWS = pa.schema(
     [
         pa.field("stream", pa.string(), nullable=False),
@@ -46,8 +41,7 @@ NEEDED = ("stream", "partition", "index")
 def fitting(table: pa.Schema, ours: pa.Schema, address: str) -> pa.Schema:
     """Returns the columns that files for a table have: those of `ours` that the table has, with the table's types.
 
-    table: the table's columns; the exporter or somebody else has made it. Columns of the table that are not in `ours`
-        stay null. Raises TableRefused if the table cannot take the rows.
+    The other columns of the table stay null. Raises TableRefused if the table cannot take the rows.
     """
     fields, wrong = [], []
     for field in table:
@@ -64,12 +58,8 @@ def fitting(table: pa.Schema, ours: pa.Schema, address: str) -> pa.Schema:
             wrong.append(f"its column {field.name} is {field.type}, and the exporter writes {ours.field(at).type}")
     wrong += [f"it lacks the column {name}" for name in NEEDED if name not in table.names]
     # Without this, the decoded columns of an export whose table is older would be left out in silence.
-    decoded = (name for name in ours.names if name not in ROWS.names and name != DATE.name)
-    wrong += [
-        f"it lacks the decoded column {name}; add it, or export into a new table"
-        for name in decoded
-        if name not in table.names
-    ]
+    decoded = (name for name in ours.names if name not in {*ROWS.names, DATE.name, *table.names})
+    wrong += [f"it lacks the decoded column {name}; add it, or export into a new table" for name in decoded]
     if wrong:
         raise TableRefused(f"the table {address} cannot take the messages: {'; '.join(wrong)}")
     return pa.schema(fields)
@@ -80,12 +70,10 @@ def _fits(ours: pa.DataType, theirs: pa.DataType) -> bool:
         # The files of a user's own table are merged with its own types, such as a time without a zone.
         return True
     if pa.types.is_integer(ours):
-        fits = pa.types.is_signed_integer(theirs) and theirs.bit_width >= ours.bit_width
-    elif pa.types.is_timestamp(ours):
-        fits = pa.types.is_timestamp(theirs) and theirs.unit == "us" and theirs.tz is not None
-    else:
-        fits = _same(ours, theirs)
-    return bool(fits)
+        return bool(pa.types.is_signed_integer(theirs) and theirs.bit_width >= ours.bit_width)
+    if pa.types.is_timestamp(ours):
+        return bool(pa.types.is_timestamp(theirs) and theirs.unit == "us" and theirs.tz is not None)
+    return _same(ours, theirs)
 
 
 def _same(ours: pa.DataType, theirs: pa.DataType) -> bool:
@@ -101,9 +89,8 @@ def _same(ours: pa.DataType, theirs: pa.DataType) -> bool:
         if not pa.types.is_struct(theirs) or [each.name for each in ours] != [each.name for each in theirs]:
             return False
         return all(_same(one.type, other.type) for one, other in zip(ours, theirs, strict=True))
-    return bool(theirs == ours) or theirs in {pa.binary(): (pa.large_binary(),), pa.string(): (pa.large_string(),)}.get(
-        ours, ()
-    )
+    large = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+    return bool(theirs == ours) or bool(theirs == large.get(ours))
 
 
 def without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -74,9 +74,8 @@ class DeltaLog(log.TableLog):
         self._storage = delta_options(place, complete_options(place, options))
         is_whole = whole or DeltaTable.is_deltatable(str(place), self._storage)
         self.address = str(place if is_whole else place / "messages")
-        self._filesystem, root = open_filesystem(self.address, options)
-        self._root = root
-        self._log = f"{root}/_delta_log"
+        self._filesystem, self._root = open_filesystem(self.address, options)
+        self._log = f"{self._root}/_delta_log"
         self._table: DeltaTable | None = None
         self._known_of, self._known = "", -1
         self._applications: dict[str, tuple[int, int]] = {}
@@ -130,15 +129,14 @@ class DeltaLog(log.TableLog):
         table = self._table
         assert table is not None
         assert table.version() == state.version
-        run, now_ms = state.run + 1, time.time_ns() // 1_000_000
-        applications = [Transaction(RUN, run, now_ms)]
+        run = state.run + 1
+        applications = [Transaction(RUN, run, time.time_ns() // 1_000_000)]
         applications += [Transaction(_application(each.of), each.end, each.last_us // 1000) for each in ranges]
         known = {*plan.schema.names, *table.metadata().partition_columns}
         # A column of the table that the files lack has no minimum, so only rows are counted (see `statistics`).
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
-        actions = [_add(each, now_ms) for each in files]
-        self._transact(table, actions, applications, log.said_of(run, ranges, plan))
+        self._transact(table, files, applications, log.said_of(run, ranges, plan))
 
     def find_run(self, plan: model.FilesPlan) -> int | None:
         table = self._table
@@ -147,31 +145,23 @@ class DeltaLog(log.TableLog):
         if (later := table.version() - plan.version) <= 0:
             return None
         with _delta_errors(f"the log of {self.address} cannot be read"):
-            return next(
-                (int(each[log.RUN_KEY]) for each in table.history(later) if each.get(log.PLAN_KEY) == plan.plan_id),
-                None,
-            )
-
-    def has_old_run(self, old_id: str, run: int) -> bool:
-        return self.exists() and (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
+            runs = (int(each[log.RUN_KEY]) for each in table.history(later) if each.get(log.PLAN_KEY) == plan.plan_id)
+            return next(runs, None)
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         if self.exists() and RUN in self._load_applications(self._open()):
             return
-        actions = []
+        files = []
         if self.address == str(self.place):
             # The table is made now, and gets the files of a table of plain Parquet.
-            for run, (_, files) in runs.items():
-                for each in files:
-                    path = f"data/run={run:06d}/{each.path}"
-                    with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
-                        stats = statistics(pq.ParquetFile(opened).metadata)
-                    actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
+            for run, each in ((run, each) for run, (_, found) in runs.items() for each in found):
+                path = f"data/run={run:06d}/{each.path}"
+                with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
+                    files.append(replace(each, path=path, stats=statistics(pq.ParquetFile(opened).metadata)))
             self.create(ROWS)
         applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
-        self._transact(
-            self._open(), actions, [Transaction(RUN, max(runs, default=0)), *applications], {log.UPKEEP_KEY: "migrate"}
-        )
+        applications.append(Transaction(RUN, max(runs, default=0)))
+        self._transact(self._open(), files, applications, {log.UPKEEP_KEY: "migrate"})
 
     def commits(self) -> list[model.Commit | str]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
@@ -182,14 +172,13 @@ class DeltaLog(log.TableLog):
         has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
         found = []
         for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            least, greatest = each.get("min.index"), each.get("max.index")
+            names = [name for name in each if name.startswith("partition.")]
             # The values of partitions are as JSON has them: a date is a text.
-            values = {
-                name.removeprefix("partition."): value if value is None or isinstance(value, int) else str(value)
-                for name, value in each.items()
-                if name.startswith("partition.")
-            }
-            address, indexes = f"{self.address}/{unquote(each['path'])}", (least, greatest)
+            said = (
+                each[name] if each[name] is None or isinstance(each[name], int) else str(each[name]) for name in names
+            )
+            values = {name.removeprefix("partition."): value for name, value in zip(names, said, strict=True)}
+            address, indexes = f"{self.address}/{unquote(each['path'])}", (each.get("min.index"), each.get("max.index"))
             sizes = each["size_bytes"], each["num_records"]
             found.append(log.TableFile(address, *sizes, values, None if None in indexes else indexes, has_removed_rows))
         return found
@@ -276,11 +265,10 @@ class DeltaLog(log.TableLog):
 
         self._repeat("nothing is forgotten", note)
         table, text = self._open(), stream.replace("'", "''")
-        predicate = (
-            f"stream = '{text}' AND timestamp <= arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        until = f"arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        predicate = f"stream = '{text}' AND timestamp <= {until}" + (
+            f" AND key = X'{key.hex()}'" if key is not None else ""
         )
-        if key is not None:
-            predicate += f" AND key = X'{key.hex()}'"
         failpoint("rewrite_written")
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
@@ -294,12 +282,19 @@ class DeltaLog(log.TableLog):
         return self.place.scheme == FILE and len(f"stream={quote(stream, safe='')}") > model.NAME_BYTES_MAX
 
     def _transact(
-        self, table: DeltaTable, actions: list[AddAction], applications: list[Transaction], said: Mapping[str, str]
+        self,
+        table: DeltaTable,
+        files: Sequence[model.DataFile],
+        applications: list[Transaction],
+        said: Mapping[str, str],
     ) -> None:
         started_s = time.time()
         try:
             table.create_write_transaction(
-                actions,
+                [
+                    AddAction(each.path, each.file_bytes, dict(each.partition), int(started_s * 1000), True, each.stats)
+                    for each in files
+                ],
                 mode="append",
                 schema=table.schema(),
                 partition_by=list(table.metadata().partition_columns),
@@ -331,20 +326,19 @@ class DeltaLog(log.TableLog):
             if has_mark or any(name.startswith(EARLIER) for name in applications):
                 raise EarlierVersion(self.address)
         for name, (number, time_ms) in applications.items():
-            kind, *parts = name.split("/")
-            if kind == RUN and len(parts) == 4:
-                of = model.Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
-                positions[of] = model.TablePosition(number, time_ms * 1000)
-            elif kind == FORGOTTEN and len(parts) == 2:
-                forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
+            match name.split("/"):
+                case [kind, stream, *numbers] if kind == RUN and len(numbers) == 3:
+                    of = model.Incarnation(unquote(stream), *map(int, numbers))
+                    positions[of] = model.TablePosition(number, time_ms * 1000)
+                case [kind, stream, digest] if kind == FORGOTTEN:
+                    forgotten.setdefault(unquote(stream), {})[digest] = number
         run = applications.get(RUN, (0, 0))[0]
         return model.TableState(table.version(), run, positions, forgotten)
 
     def _load_applications(self, table: DeltaTable) -> Mapping[str, tuple[int, int]]:
-        """Returns the version and the time (milliseconds) of each application id in the log.
+        """Returns the version and the time (milliseconds) of each application id. A repeated call reads later commits.
 
-        deltalake only looks up one id, which takes 20 ms, and an export can have thousands. A repeated call reads the
-        commits since the last one.
+        deltalake only looks up one id, which takes 20 ms, and an export can have thousands.
         """
         version, table_id = table.version(), str(table.metadata().id)
         if table_id != self._known_of:
@@ -376,34 +370,18 @@ class DeltaLog(log.TableLog):
         newest = max(whole)
         applications: dict[str, tuple[int, int]] = {}
         for name in whole[newest]:
-            if name.endswith(".json"):
-                applications |= self._read_commit(name)
-                continue
-            with self._filesystem.open_input_file(f"{self._log}/{name}") as file:
-                for each in pq.read_table(file, columns=["txn"]).column("txn").to_pylist():
-                    if each is not None and each["appId"] is not None:
-                        applications[each["appId"]] = each["version"], each["lastUpdated"] or 0
+            applications |= self._read_commit(name)
         return newest[0], applications
 
     def _read_commit(self, name: str) -> dict[str, tuple[int, int]]:
-        with self._filesystem.open_input_stream(f"{self._log}/{name}") as file:
-            lines = file.read().splitlines()
-        found: dict[str, tuple[int, int]] = {}
-        for line in lines:
-            if b'"txn"' in line and (action := json.loads(line).get("txn")) is not None:
-                found[action["appId"]] = action["version"], action.get("lastUpdated") or 0
-        return found
-
-
-def _add(file: model.DataFile, now_ms: int) -> AddAction:
-    return AddAction(
-        path=file.path,
-        size=file.file_bytes,
-        partition_values=dict(file.partition),
-        modification_time=now_ms,
-        data_change=True,
-        stats=file.stats,
-    )
+        """Returns the application ids of a commit, or of a part of a checkpoint."""
+        with self._filesystem.open_input_file(f"{self._log}/{name}") as file:
+            if name.endswith(".parquet"):
+                actions = pq.read_table(file, columns=["txn"]).column("txn").to_pylist()
+            else:
+                actions = [json.loads(line).get("txn") for line in file.read().splitlines() if b'"txn"' in line]
+        found = (each for each in actions if each is not None and each["appId"] is not None)
+        return {each["appId"]: (each["version"], each.get("lastUpdated") or 0) for each in found}
 
 
 def _upkeep(kind: str) -> CommitProperties:
@@ -424,12 +402,11 @@ def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, s
     if endpoint.startswith("http://"):
         found["allow_http"] = "true"
     if place.scheme == "s3":
-        names = {"endpoint": "aws_endpoint_url", "region": "aws_region"}
-        found |= {name: given[option] for option, name in names.items() if option in given}
-        if endpoint:
-            found.setdefault("aws_region", "us-east-1")
-        found["aws_skip_signature"] = "true" if is_set(given, "anonymous") else "false"
-        found["aws_virtual_hosted_style_request"] = "true" if is_set(given, "virtual_hosted") else "false"
+        region = given.get("region", "us-east-1" if endpoint else "")
+        found |= {"aws_endpoint_url": endpoint} if endpoint else {}
+        found |= {"aws_region": region} if region else {}
+        names = {"aws_skip_signature": "anonymous", "aws_virtual_hosted_style_request": "virtual_hosted"}
+        found |= {name: str(is_set(given, option)).lower() for name, option in names.items()}
     elif place.scheme == "gs" and endpoint:
         found["google_base_url"] = endpoint
     elif place.scheme == "abfs":

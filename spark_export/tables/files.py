@@ -33,9 +33,8 @@ from spark_export.tables.filesystem import one_line, open_filesystem, remove_fil
 FILE_BYTES_MAX = 128 * 1024 * 1024
 """The size in bytes at which a Parquet file is closed. Spark reads this size in one task
 (`spark.sql.files.maxPartitionBytes`)."""
-GROUP_ROWS_MAX = 256 * 1024
-GROUP_BYTES_MAX = 32 * 1024 * 1024
-"""The size of Arrow data, in bytes, at which a row group of a Parquet file is written."""
+GROUP_ROWS_MAX, GROUP_BYTES_MAX = 256 * 1024, 32 * 1024 * 1024
+"""The number of rows, and the size of their Arrow data in bytes, at which a row group is written."""
 OPEN_FILES_MAX = 16
 """How many files a writer keeps open. The least recently used one is closed for another."""
 DICTIONARIES = frozenset({"stream", "partition", "key", "era", "date"})
@@ -51,11 +50,13 @@ pages only, and readers ignore bytes between the last page and the footer."""
 
 Place = tuple[str, int, int]
 """A stream, a partition and an era."""
+FilePlace = tuple[str, int, tuple[str, ...]]
+"""The stream and the era of a file, and the values by which the table is partitioned."""
 
 
 class FilesWriter:
-    """Writes the rows of one attempt at a task. The caller writes the rows of each partition in the order of their
-    indexes, and then calls `close`. After an exception, the context removes everything that was written."""
+    """Writes the rows of one attempt at a task, those of each partition in the order of their indexes. Call `close` at
+    the end. After an exception, the context removes everything that was written."""
 
     def __init__(self, plan: model.FilesPlan) -> None:
         self.plan = plan
@@ -65,7 +66,7 @@ class FilesWriter:
         self._filesystem, self._root = open_filesystem(plan.root, plan.options)
         self._attempt = uuid.uuid4().hex
         self._count = 0
-        self._open: dict[tuple[str, int, tuple[str, ...]], _OpenFile] = {}
+        self._open: dict[FilePlace, _OpenFile] = {}
 
     def __enter__(self) -> FilesWriter:
         return self
@@ -77,7 +78,6 @@ class FilesWriter:
             remove_files(self.plan, self.done)
 
     def write(self, stream: str, partition: int, era: int, batch: pa.RecordBatch) -> None:
-        """Writes rows of one partition of a stream. Adds the columns `stream`, `partition` and `era`."""
         batch = forget(batch, self.plan.forgotten.get(stream, {}))
         if not batch.num_rows:
             return
@@ -90,16 +90,16 @@ class FilesWriter:
         for time, part in split_times(batch, max(units, key=[*model.UNITS].index) if units else ""):
             values = tuple(_value(each, fixed, time) for each in self.plan.partition_by)
             place = (stream, era, values)
-            file = self._open.pop(place, None) or self._new_file(place)
-            self._open[place] = file
+            # Each use moves a file to the end, so the file that was used longest ago comes first.
+            file = self._open[place] = self._open.pop(place, None) or self._new_file(place)
             file.write(self._arranged(part, fixed))
             if file.bytes_written >= FILE_BYTES_MAX:
-                self.done.append(self._open.pop(place).close())
+                self._close(place)
 
     def close(self) -> list[model.DataFile]:
         """Closes the open files. Returns all written files, complete and durable."""
         while self._open:
-            self._close_oldest()
+            self._close(next(iter(self._open)))
         return self.done
 
     def discard(self, stream: str) -> None:
@@ -109,23 +109,19 @@ class FilesWriter:
         remove_files(self.plan, [each for each in self.done if each.stream == stream])
         self.done = [each for each in self.done if each.stream != stream]
 
-    def _close_oldest(self) -> None:
-        # Each use moves a file to the end, so the file that was used longest ago comes first.
-        oldest = next(iter(self._open))
-        self.done.append(self._open[oldest].close())
-        del self._open[oldest]
+    def _close(self, place: FilePlace) -> None:
+        self.done.append(self._open[place].close())
+        del self._open[place]
 
-    def _new_file(self, place: tuple[str, int, tuple[str, ...]]) -> _OpenFile:
+    def _new_file(self, place: FilePlace) -> _OpenFile:
         while len(self._open) >= OPEN_FILES_MAX:
-            self._close_oldest()
+            self._close(next(iter(self._open)))
         self._count += 1
         stream, era, values = place
         partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}
-        name = (
-            f"{model.hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
-        )
-        file = model.DataFile(name, stream, era, partition, 0, 0, 0)
-        return _OpenFile(self._filesystem, self._root, file, self.plan)
+        folder = model.hive_folder(partition) if self.plan.folders else ""
+        name = f"{folder}part-{self._attempt}-{self._count:05d}.parquet"
+        return _OpenFile(self._filesystem, self._root, model.DataFile(name, stream, era, partition, 0, 0, 0), self.plan)
 
     def _arranged(self, batch: pa.RecordBatch, fixed: Mapping[str, Any]) -> pa.Table:
         """Returns the rows with exactly the columns of the files, in their order and with their types."""
@@ -144,8 +140,7 @@ class FilesWriter:
 
 
 class _Sink:
-    """A stream as `pq.ParquetWriter` needs it. From `begin_footer` on, everything is held back until `end_footer`
-    writes the footer behind its checksum."""
+    """A file for `pq.ParquetWriter`. `end_footer` writes what comes after `begin_footer`, behind its checksum."""
 
     closed = False
 
@@ -270,19 +265,16 @@ def write_ranges(
 ) -> model.Written:
     """Executes a task once: reads ranges and writes their rows. Removes the files after an error.
 
-    read: yields the rows of a range in order, with the columns of `spark_export.tables.columns.ROWS` without `stream`,
-        `partition` and `era`.
-    is_of_stream: whether an error of `read` concerns only the stream that was being read. The task then leaves that
-        stream out and goes on with the others.
+    read: yields the rows of a range in order, with the columns of ROWS without `stream`, `partition` and `era`.
+    is_of_stream: whether an error of `read` concerns only the stream that was being read, which is then left out.
     on_rows: called after each batch with the number of rows, and of bytes of message data, written so far.
     """
     done, left_out = list[model.IndexRange](), dict[str, model.LeftOutStream]()
     with FilesWriter(plan) as writer:
         for each in ranges:
-            of = each.of
+            of, last_us = each.of, 0
             if of.stream in left_out:
                 continue
-            last_us = 0
             try:
                 for batch in check_complete(each, read(each)):
                     writer.write(of.stream, of.partition, of.era, batch)
@@ -296,9 +288,8 @@ def write_ranges(
                 left_out[of.stream] = model.LeftOutStream(of.stream, f"{of.stream}/{of.partition}: {error}")
             else:
                 done.append(replace(each, last_us=last_us))
-        return model.Written(
-            writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()]
-        )
+        ranges = [each for each in done if each.of.stream not in left_out]
+        return model.Written(writer.close(), ranges, [*left_out.values()])
 
 
 def rewrite_rows(plan: model.FilesPlan, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[model.DataFile]]:
@@ -328,8 +319,8 @@ def read_file(
 
 
 def open_checked(opened: pa.NativeFile) -> pq.ParquetFile:
-    """Returns a Parquet file that compares its pages with their checksums. Compares the footer with its checksum, which
-    files of other programs and of earlier versions lack. Raises OSError and ArrowException."""
+    """Returns a Parquet file that checks the checksums of its pages. Checks that of the footer, which files of other
+    programs and of earlier versions lack. Raises OSError and ArrowException."""
     # A file ends with the footer, the size of the footer in 4 bytes, and `PAR1`.
     size = opened.size()
     start = size - 8 - int.from_bytes(opened.read_at(4, max(0, size - 8)), "little") - 8
@@ -365,12 +356,9 @@ def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]
     names = [name for name in ("stream", "partition", "era") if name in batch.schema.names]
     places = pa.table(batch).select(names).group_by(names).aggregate([]).to_pylist()
     for each in places:
-        part = batch
-        if len(places) > 1:
-            fields = ((pc.field(name), value) for name, value in each.items())
-            part = batch.filter(
-                reduce(and_, (one.is_null() if value is None else one == value for one, value in fields))
-            )
+        fields = ((pc.field(name), value) for name, value in each.items())
+        is_here = reduce(and_, (one.is_null() if value is None else one == value for one, value in fields))
+        part = batch.filter(is_here) if len(places) > 1 else batch
         yield (each["stream"], each["partition"], each.get("era") or 0), part
 
 
@@ -426,8 +414,7 @@ def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | N
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Returns the rows of a row group in the order of partition and index. They can be in another order if files of
-    several partitions, or of another program, are merged."""
+    """Returns rows in the order of partition and index. Merged files, or those of another program, can lack it."""
     # A table of somebody else can be partitioned by `partition`, whose column is then not in the files.
     names = [name for name in ("partition", "index") if name in rows.schema.names]
     rises, stays = pa.scalar(False), pa.scalar(True)
@@ -454,18 +441,16 @@ def statistics(metadata: pq.FileMetaData) -> str:
     If a column other than bytes has no minimum, such as a decoded one, only the row count is returned: deltalake's
     datasets compare the missing minimum of such a column as null, and a filter on the column then finds no row.
     """
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
     for number in range(metadata.num_columns):
-        name = metadata.schema.column(number).path
+        column = metadata.schema.column(number)
+        name = column.path
         found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
         if name in COUNTED and all(each is not None and each.has_null_count for each in found):
             nulls[name] = sum(each.null_count for each in found)
         if name in BOUNDED and found and all(each is not None and each.has_min_max for each in found):
             least[name] = _bound(min(each.min for each in found), up=False)
             greatest[name] = _bound(max(each.max for each in found), up=True)
-        column = metadata.schema.column(number)
         is_bytes = column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "NONE"
         if name not in least and "." not in name and not is_bytes:
             return count_only(metadata.num_rows)

@@ -34,7 +34,7 @@ def open_filesystem(address: str, given: Mapping[str, str]) -> tuple[fs.FileSyst
 
 @lru_cache(maxsize=16)
 def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
-    """Returns the file system of a bucket. All threads of a process share it."""
+    # All threads of a process share the file system of a bucket.
     options = dict(given)
     endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
     scheme, host = (endpoint.scheme, endpoint.netloc) if endpoint else (None, None)
@@ -65,10 +65,9 @@ def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSy
             dfs_storage_scheme=scheme,
         )
     name, _, port = place.authority.partition(":")
+    replication = int(options.get("replication", "3"))
     try:
-        return fs.HadoopFileSystem(
-            name, int(port or 8020), user=options.get("user"), replication=int(options.get("replication", "3"))
-        )
+        return fs.HadoopFileSystem(name, int(port or 8020), user=options.get("user"), replication=replication)
     except (OSError, ValueError) as error:
         raise ExportError(
             f"{place} cannot be opened: {one_line(error)}; HDFS needs libhdfs, and HADOOP_HOME and CLASSPATH "
@@ -78,7 +77,7 @@ def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSy
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turns errors of a store into ExportErrors. An error of a local disk keeps its number, such as a full disk's."""
+    """Turns errors of a store into ExportErrors. An error of a local disk, such as a full one, stays as it is."""
     try:
         yield
     except OSError as error:
@@ -96,9 +95,9 @@ def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
 
 
 def sync_new(folder: Path, since_s: float) -> None:
-    """Syncs the files below a folder that were written since a time, and all its folders, so that the names stay, too.
+    """Syncs the files below a folder that were written since a time, and all its folders.
 
-    The libraries of tables sync nothing, so that a power cut could lose a commit that was reported.
+    The libraries of tables sync nothing, so a power cut could lose a commit that was reported.
     """
     # A file system may have coarse times.
     since_s -= 2

@@ -24,7 +24,7 @@ from pyarrow import fs
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ockam.files.durable_files import make_folder
-from spark_export.tables import log
+from spark_export.tables import log, model
 from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
@@ -57,7 +57,6 @@ CATALOG_WAIT_S = 60
 CHOICE = "_export.json"
 """The file at the export's address with the catalog that the user has chosen. It has no secrets."""
 SECRETS = ("token", "credential", "secret", "password", "access-key")
-TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
 SNAPSHOTS_MAX = 500
 """How many snapshots `expire` keeps at most. Each commit writes all of them again: 7 kB each at 100 partitions."""
 KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled"
@@ -79,18 +78,8 @@ class IcebergLog(log.TableLog):
 
     def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
         super().__init__(place, options)
-        for option, value in chosen.options.items() if chosen is not None else ():
-            variable = f"PYICEBERG_CATALOG__{chosen.name}__{option.replace('-', '_')}".upper() if chosen else ""
-            if any(part in option.lower() for part in SECRETS):
-                raise TableRefused(
-                    f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set {variable}"
-                )
-            with suppress(ValueError):
-                if urlsplit(value).password is not None:
-                    raise TableRefused(
-                        f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} "
-                        f"would show; set {variable} to the address"
-                    )
+        if chosen is not None:
+            _refuse_secrets(chosen)
         self._chosen = chosen
         self._choice = chosen or self._read_choice()
         table = (self._choice and self._choice.table) or TABLE_NAME
@@ -126,17 +115,15 @@ class IcebergLog(log.TableLog):
         self._give()
 
     def _create(self, columns: pa.Schema) -> None:
-        location = f"file://{self.place}" if self.place.scheme == FILE else str(self.place)
-        change = self._catalog.create_table_transaction(
-            self._name, columns, location=f"{location}/messages", properties=PROPERTIES
-        )
+        location = f"{'file://' if self.place.is_local else ''}{self.place}/messages"
+        change = self._catalog.create_table_transaction(self._name, columns, location=location, properties=PROPERTIES)
         with change.update_spec() as spec:
             spec.add_field("stream", IdentityTransform(), "stream_value")
             spec.add_field("timestamp", DayTransform(), "day")
         with change.update_sort_order() as order:
             order.asc("partition", IdentityTransform()).asc("index", IdentityTransform())
         change.commit_transaction()
-        if self.place.scheme == FILE:
+        if self.place.is_local:
             make_folder(self.place.folder / "messages" / "data")
             sync_new(self.place.folder / "messages" / "metadata", 0)
 
@@ -162,13 +149,13 @@ class IcebergLog(log.TableLog):
         schema, partition_by = table.schema(), []
         for field in table.spec().fields:
             source, unit = schema.find_column_name(field.source_id), str(field.transform)
-            is_time = unit in TRANSFORMS and bool(TRANSFORMS[unit]) and source == "timestamp"
+            is_time = unit in model.UNITS and source == "timestamp"
             if not is_time and not (unit == "identity" and source in ("stream", "partition", "era")):
                 raise TableRefused(
                     f"the table {self.address} is partitioned by {unit}({source}); an export writes into tables that "
                     "are partitioned by stream, partition, era and the year, month, day or hour of timestamp"
                 )
-            partition_by.append(PartitionField(field.name, source, TRANSFORMS[unit]))
+            partition_by.append(PartitionField(field.name, source, unit if is_time else ""))
         return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
@@ -186,9 +173,6 @@ class IcebergLog(log.TableLog):
     def find_run(self, plan: FilesPlan) -> int | None:
         found = _properties_of_snapshots(self._table)
         return next((int(each[log.RUN_KEY]) for each in found if each.get(log.PLAN_KEY) == plan.plan_id), None)
-
-    def has_old_run(self, old_id: str, run: int) -> bool:
-        return any(each.get(log.RUN_KEY) == f"{old_id}/{run}" for each in _properties_of_snapshots(self._open()))
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: Positions) -> None:
         table = self._open()
@@ -210,20 +194,13 @@ class IcebergLog(log.TableLog):
 
     def list_files(self) -> list[log.TableFile]:
         table = self._open()
-        tasks, index = self._plan_files(table.scan()), table.schema().find_field("index")
-        found = []
-        for task in tasks:
-            file = task.file
-            bounds = [each.get(index.field_id) for each in (file.lower_bounds or {}, file.upper_bounds or {})]
-            indexes = [from_bytes(index.field_type, each) for each in bounds if each is not None]
+        index, found = table.schema().find_field("index"), []
+        for task in self._plan_files(table.scan()):
+            file, has_removed_rows = task.file, bool(task.delete_files)
+            indexes = _bound(file.lower_bounds, index), _bound(file.upper_bounds, index)
+            sizes = file.file_size_in_bytes, file.record_count
             found.append(
-                log.TableFile(
-                    file.file_path,
-                    file.file_size_in_bytes,
-                    file.record_count,
-                    indexes=(indexes[0], indexes[1]) if len(indexes) == 2 else None,
-                    has_removed_rows=bool(task.delete_files),
-                )
+                log.TableFile(file.file_path, *sizes, {}, None if None in indexes else indexes, has_removed_rows)
             )
         return found
 
@@ -260,7 +237,11 @@ class IcebergLog(log.TableLog):
         plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
         # The manifests have the newest files first, and the rows are written in the order of their indexes.
         columns = [table.schema().find_field(name) for name in ("partition", "index")]
-        tasks = sorted(tasks, key=lambda task: (str(task.file.partition), *_least(task.file, columns)))
+
+        def first(task: Any) -> list[Any]:
+            return [str(task.file.partition), *(_bound(task.file.lower_bounds, each) or 0 for each in columns)]
+
+        tasks = sorted(tasks, key=first)
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(plan, rows)
@@ -294,42 +275,36 @@ class IcebergLog(log.TableLog):
                 keep_s = max(keep_s, rule.keep_s)
             # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
             filesystem, root = open_filesystem(_address_of(table), self.options)
-            selectors = (
-                fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=True) for name in ("data", "metadata")
-            )
-            listed = [
-                each
-                for selector in selectors
-                for each in filesystem.get_file_info(selector)
-                if each.is_file and (each.base_name.startswith("part-") or each.base_name.endswith(".avro"))
-            ]
+            folders = [f"{root}/data", f"{root}/metadata"]
+            selectors = (fs.FileSelector(each, allow_not_found=True, recursive=True) for each in folders)
+            found = (each for selector in selectors for each in filesystem.get_file_info(selector) if each.is_file)
+            own = [each for each in found if each.base_name.startswith("part-") or each.base_name.endswith(".avro")]
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
             # If the owner of the table has set an age, that age decides, and not our number.
             beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
-            old = [
-                number
-                for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
-                if place < beyond or end_ms <= (now_s - keep_s) * 1000
-            ]
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
             if not exactly:
                 protected |= _latest_of_branches(table, rule.versions_min)
-            if expired := [number for number in old if number not in protected]:
+            expired = [
+                number
+                for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
+                if number not in protected and (place < beyond or end_ms <= (now_s - keep_s) * 1000)
+            ]
+            if expired:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
                 self._sync(table, now_s)
             needed = _files_of_snapshots(self._open())
             # A file that no snapshot ever had can belong to a run that is still at work.
             orphans_s = now_s - max(keep_s, log.ORPHANS_S)
-            removed = [
-                each
-                for each in listed
-                if each.base_name not in needed and (each.base_name in before or each.mtime.timestamp() <= orphans_s)
-            ]
-            for each in removed:
-                filesystem.delete_file(each.path)
-        return len(expired) + len(removed)
+            removed = 0
+            for each in own:
+                is_old = each.base_name in before or each.mtime.timestamp() <= orphans_s
+                if is_old and each.base_name not in needed:
+                    filesystem.delete_file(each.path)
+                    removed += 1
+        return len(expired) + removed
 
     def is_own(self) -> bool:
         return bool(self._open().properties.get("comment") == log.DESCRIPTION)
@@ -338,11 +313,10 @@ class IcebergLog(log.TableLog):
         metadata = self._open().metadata
         with iceberg_errors(f"the table {self.address} cannot be read"):
             said = {name: metadata.properties[name] for name in (KEPT, KEPT_MIN, GC) if name in metadata.properties}
-            ages_ms = [each.max_snapshot_age_ms for each in metadata.refs.values()]
-            counts = [each.min_snapshots_to_keep for each in metadata.refs.values()]
-            age_ms = max(int(said.get(KEPT, 0)), *(each or 0 for each in ages_ms), 0)
-            count = max(int(said.get(KEPT_MIN, 1)), *(each or 1 for each in counts), 1)
-        if any(ages_ms) or any(counts):
+            refs = metadata.refs.values()
+            age_ms = max(int(said.get(KEPT, 0)), *(each.max_snapshot_age_ms or 0 for each in refs), 0)
+            count = max(int(said.get(KEPT_MIN, 1)), *(each.min_snapshots_to_keep or 1 for each in refs), 1)
+        if any(each.max_snapshot_age_ms or each.min_snapshots_to_keep for each in refs):
             said["the branches"] = f"{age_ms} ms, {count} snapshots"
         # Without garbage collection, another table may have the same files.
         keep_s = math.inf if said.get(GC, "true").lower() == "false" else age_ms / 1000
@@ -350,16 +324,17 @@ class IcebergLog(log.TableLog):
 
     def versions_with(self, stream: str, key: bytes | None) -> list[str]:
         wanted = EqualTo("stream", stream) if key is None else And(EqualTo("stream", stream), EqualTo("key", key))
-        found = []
+        table = self._open()
+
+        def has_rows(snapshot: int) -> bool:
+            rows = table.scan(wanted, selected_fields=("index",), snapshot_id=snapshot)
+            return any(each.num_rows for each in rows.to_arrow_batch_reader())
+
         with iceberg_errors(f"the tags and branches of {self.address} cannot be read"):
-            table = self._open()
-            for name, ref in table.metadata.refs.items():
-                if name == MAIN_BRANCH:
-                    continue
-                rows = table.scan(wanted, selected_fields=("index",), snapshot_id=ref.snapshot_id)
-                if any(each.num_rows for each in rows.to_arrow_batch_reader()):
-                    found.append(f"the {ref.snapshot_ref_type.value} {name}")
-        return sorted(found)
+            refs = ((name, ref) for name, ref in table.metadata.refs.items() if name != MAIN_BRANCH)
+            return sorted(
+                f"the {ref.snapshot_ref_type.value} {name}" for name, ref in refs if has_rows(ref.snapshot_id)
+            )
 
     @contextmanager
     def _changing(self, table: Any) -> Iterator[Any]:
@@ -391,19 +366,15 @@ class IcebergLog(log.TableLog):
     def _open_catalog(self) -> Any:
         if self._choice is not None:
             name, given = self._choice.name, dict(self._choice.options)
-        else:
-            if self.place.scheme != FILE:
-                raise TableRefused(
-                    "an Iceberg table on a store needs a catalog: --catalog NAME, with its properties in pyiceberg's "
-                    "configuration or by --catalog-option uri=https://…"
-                )
-            name = CATALOG
+        elif self.place.is_local:
             self.place.folder.mkdir(parents=True, exist_ok=True)
-            given = {
-                "type": "sql",
-                "uri": f"sqlite:///{self.place}/{CATALOG_FILE}?timeout={CATALOG_WAIT_S}",
-                "warehouse": f"file://{self.place}",
-            }
+            uri = f"sqlite:///{self.place}/{CATALOG_FILE}?timeout={CATALOG_WAIT_S}"
+            name, given = CATALOG, {"type": "sql", "uri": uri, "warehouse": f"file://{self.place}"}
+        else:
+            raise TableRefused(
+                "an Iceberg table on a store needs a catalog: --catalog NAME, with its properties in pyiceberg's "
+                "configuration or by --catalog-option uri=https://…"
+            )
         with iceberg_errors("the catalog cannot be opened"):
             try:
                 return load_catalog(name, **{**_file_options(self.place, self.options), **given})
@@ -421,6 +392,21 @@ class IcebergLog(log.TableLog):
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
 
 
+def _refuse_secrets(chosen: CatalogChoice) -> None:
+    for option, value in chosen.options.items():
+        variable = f"PYICEBERG_CATALOG__{chosen.name}__{option.replace('-', '_')}".upper()
+        if any(part in option.lower() for part in SECRETS):
+            raise TableRefused(
+                f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set {variable}"
+            )
+        with suppress(ValueError):
+            if urlsplit(value).password is not None:
+                raise TableRefused(
+                    f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} "
+                    f"would show; set {variable} to the address"
+                )
+
+
 def _text(positions: Positions) -> str:
     return json.dumps(log.positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
 
@@ -429,10 +415,10 @@ def _address_of(table: Any) -> str:
     return str(table.location()).rstrip("/")
 
 
-def _least(file: Any, columns: Sequence[Any]) -> list[int]:
-    """Returns the lower bound of each column in a file; -1 if the manifest does not have it."""
-    bounds = ((each.field_type, (file.lower_bounds or {}).get(each.field_id)) for each in columns)
-    return [-1 if bound is None else int(from_bytes(kind, bound)) for kind, bound in bounds]
+def _bound(bounds: Mapping[int, bytes] | None, column: Any) -> Any:
+    """Returns the bound of a column in a file; None if the manifest does not have it."""
+    bound = (bounds or {}).get(column.field_id)
+    return None if bound is None else int(from_bytes(column.field_type, bound))
 
 
 def _properties_of_snapshots(table: Any) -> Iterator[Mapping[str, str]]:
@@ -460,19 +446,21 @@ def _files_of_snapshots(table: Any) -> set[str]:
 
 def _file_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
     """Returns the options of a store by the names that pyiceberg has for them."""
-    if place.scheme == FILE:
-        return {}
     options = complete_options(place, given)
     names = {
-        "s3": {"endpoint": "s3.endpoint", "region": "s3.region", "anonymous": "s3.anonymous"},
+        FILE: {},
+        "s3": {
+            "endpoint": "s3.endpoint",
+            "region": "s3.region",
+            "anonymous": "s3.anonymous",
+            "timeout_s": "s3.request-timeout",
+        },
         "gs": {"endpoint": "gcs.service.host", "project": "gcs.project-id"},
         "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
         "hdfs": {"user": "hdfs.user"},
     }[place.scheme]
     found = {name: options[option] for option, name in names.items() if option in options}
-    if place.scheme == "s3":
-        found |= {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": options["timeout_s"]}
-    return found
+    return found | ({"s3.connect-timeout": str(CONNECT_S)} if place.scheme == "s3" else {})
 
 
 @contextmanager

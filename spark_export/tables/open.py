@@ -21,9 +21,8 @@ URL_SIGNS: Final = frozenset("?#%")
 
 @dataclass(frozen=True)
 class CatalogChoice:
-    """The user's choice of a catalog for an Iceberg table.
+    """The user's choice of a catalog for an Iceberg table, by its name in pyiceberg's configuration.
 
-    name: the name of the catalog, as in pyiceberg's configuration file and environment variables.
     options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
     """
 
@@ -38,10 +37,7 @@ def open_table(
     options: Mapping[str, str] | None = None,
     catalog: CatalogChoice | None = None,
 ) -> TableLog:
-    """Returns the table of a format at an address; it need not exist. Raises ExportError.
-
-    options: the options of the store; see `spark_export.tables.address`.
-    """
+    """Returns the table at an address, which need not exist. options: those of the store. Raises ExportError."""
     if table_format in ("delta", "iceberg") and place.is_local and (signs := URL_SIGNS & set(place.path)):
         raise TableRefused(
             f"{place}: libraries of {table_format} take {' '.join(sorted(signs))} in a path for a part of a URL; give "
@@ -73,10 +69,8 @@ def find_format(place: StoreLocation, options: Mapping[str, str]) -> str | None:
         there = {each.path.removeprefix(f"{root}/") for each in found if each.type.name != "NotFound"}
         if not place.is_local:
             # A store has no folders, so the listing of one shows whether there is a file below it.
-            selectors = [FileSelector(f"{root}/{name}", allow_not_found=True) for name in (delta, own)]
-            there |= {
-                name for name, each in zip((delta, own), selectors, strict=True) if filesystem.get_file_info(each)
-            }
+            selectors = {name: FileSelector(f"{root}/{name}", allow_not_found=True) for name in (delta, own)}
+            there |= {name for name, each in selectors.items() if filesystem.get_file_info(each)}
     if there & {delta, own}:
         return "delta"
     if iceberg in there or ("_export.json" in there and parquet not in there):

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -144,9 +144,6 @@ class ParquetFolderLog(log.TableLog):
         later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
         return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
 
-    def has_old_run(self, old_id: str, run: int) -> bool:
-        return (self._generation() / f"run={run:06d}").is_dir()
-
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         if not (self.folder / IDENTITY).exists():
             write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())
@@ -213,41 +210,36 @@ class ParquetFolderLog(log.TableLog):
         """
         generation = self._generation()
         folders = self._runs(generation)
+        runs = {folder: _run_file(folder) for folder in folders}
         state = _state_of(folders) if record is None else _state_of(folders).forget(*record)
+        files = [(folder, each) for folder, run in runs.items() for each in run["files"]]
         groups: dict[tuple[str, int, str], list[FileOfRun]] = defaultdict(list)
-        for folder in folders:
-            for each in _run_file(folder)["files"]:
+        for folder, each in files:
+            if each.file_bytes < log.SMALL_BYTES if record is None else each.stream == record[0]:
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
-        merges: list[list[FileOfRun]] = []
-        for (stream, _, _), files in groups.items():
-            if record is not None:
-                merges += [files] if stream == record[0] else []
-            elif len(small := [each for each in files if each[1].file_bytes < log.SMALL_BYTES]) >= max(1, files_min):
-                merges.append(small)
+        merges = [group for group in groups.values() if len(group) >= files_min]
         if not merges and record is None:
             return 0, 0
         from spark_export.tables.files import columns_of
 
-        merged = [each for files in merges for each in files]
+        merged = {folder / each.path: each for group in merges for folder, each in group}
         # Files of earlier versions lack the column `era`.
-        paths = (folder / each.path for folder, each in merged)
-        plan = self.files_plan(state, columns_of(paths, pa.schema([ROWS.field("era")])))
+        plan = self.files_plan(state, columns_of(merged, pa.schema([ROWS.field("era")])))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
             made = self._merge(plan, tree, merges)
-            gone = sum(each.rows for _, each in merged) - sum(each.rows for each in made)
-            names = {folder / each.path for folder, each in merged}
-            for folder, each in (one for files in groups.values() for one in files):
-                if folder / each.path not in names:
-                    target = tree / each.path
-                    if target.exists():
-                        # Earlier versions gave the files of each run the same names.
-                        target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    os.link(folder / each.path, target)
-                    made.append(replace(each, path=str(target.relative_to(tree))))
-            ranges = model.join(part for folder in folders for part in _run_file(folder)["ranges"])
-            self._write_run(tree, made, ranges, state)
+            gone = sum(each.rows for each in merged.values()) - sum(each.rows for each in made)
+            for folder, each in files:
+                if folder / each.path in merged:
+                    continue
+                target = tree / each.path
+                if target.exists():
+                    # Earlier versions gave the files of each run the same names.
+                    target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(folder / each.path, target)
+                made.append(replace(each, path=str(target.relative_to(tree))))
+            self._write_run(tree, made, model.join(part for run in runs.values() for part in run["ranges"]), state)
             with self._locked():
                 if self._generation() != generation:
                     raise log.CommitConflict("another program has compacted the table meanwhile")
@@ -276,11 +268,12 @@ class ParquetFolderLog(log.TableLog):
         for files in merges:
             # The tasks of a run report their files in any order.
             ordered = sorted(files, key=lambda one: least_place(one[0] / one[1].path))
-            names = plan.schema.names
-            rows = (part for folder, each in ordered for part in _read(folder / each.path, each.stream, names))
-            for done in rewrite_rows(plan, rows)[1]:
-                _move(Path(plan.root) / done.path, tree / done.path)
-                made.append(done)
+            rows = (
+                part for folder, each in ordered for part in _read(folder / each.path, each.stream, plan.schema.names)
+            )
+            made += rewrite_rows(plan, rows)[1]
+        for done in made:
+            _move(Path(plan.root) / done.path, tree / done.path)
         return made
 
     def _write_run(
@@ -308,9 +301,8 @@ class ParquetFolderLog(log.TableLog):
 
     def _generation(self) -> Path:
         """Returns the folder to which the link leads. Raises TableRefused if the link is lost or leads elsewhere."""
-        generations = self.folder / GENERATIONS
         try:
-            found = generations / Path(os.readlink(self.link)).name
+            found = self.folder / GENERATIONS / Path(os.readlink(self.link)).name
         except OSError as error:
             # A copy that follows links makes a folder of the link.
             said = "is not a link" if os.path.lexists(self.link) else "is missing"
@@ -343,21 +335,19 @@ class ParquetFolderLog(log.TableLog):
         removed = 0
         with self._locked():
             for folder in (self.folder / STAGING).iterdir():
-                held = None
-                # Another program's file, such as a file manager's, is no folder and stays.
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    try:
-                        held = take_lock(folder / "lock", os.O_RDWR)
-                    except BlockingIOError:
-                        continue
+                try:
+                    os.close(take_lock(folder / "lock", os.O_RDWR))
+                except BlockingIOError:
+                    continue
+                except (FileNotFoundError, NotADirectoryError):
+                    # Another program's file, such as a file manager's, is no folder and stays.
+                    pass
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder, ignore_errors=True)
-                if held is not None:
-                    os.close(held)
         return removed
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Holds the lock of the folder: one process at a time publishes."""
+        # One process at a time publishes.
         return locked(self.folder / "exporter.lock")
 
 
@@ -367,7 +357,6 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file, with the column `stream`. Raises TableDamaged."""
     # A run without new messages does not load the modules that read and write Parquet.
     from spark_export.tables.files import read_file
 
