@@ -1,10 +1,9 @@
 """Pushes the rows of one Spark task to a node, with many unconfirmed rows at once, and stores no row twice.
 
-Spark executes a task again after a failure, and executes the last micro-batch again after a restart. Each message of a
-task has a sequence number and a publisher id, which identifies the query, the batch and the task. So a later execution
-finds the messages of an earlier execution in the stream. The later execution compares rows with these messages by
-content, so the order of the rows can differ. If the later execution lacks a stored row, it fails, because a stored
-message cannot be removed.
+Spark executes a task again after a failure, and the last micro-batch after a restart. Each message has a number and a
+publisher id, which identifies the query, the batch and the task. So a later execution finds the messages of an earlier
+one in the stream. It compares rows with them by content, so the order of the rows can differ. If it lacks a
+stored row, it fails, because a stored message cannot be removed.
 """
 
 from __future__ import annotations
@@ -53,10 +52,8 @@ TASK_BYTES = 4
 class Attempt:
     """One execution of a Spark task, which belongs to a batch.
 
-    query: the name of the query or the write, under which the node saves its progress
-        (`spark_export.sink.sink_record`).
-    batch: the number of the micro-batch, or the `writeVersion` of a write.
-    repeated: whether Spark reports that an earlier execution failed.
+    query: the name under which the node saves the progress of the query or write (`spark_export.sink.sink_record`).
+    batch: the number of the micro-batch, or the `writeVersion`. repeated: whether an earlier execution failed.
     """
 
     query: str
@@ -70,35 +67,32 @@ class Attempt:
 
     @property
     def publisher_id(self) -> bytes:
-        """The publisher id of the messages of the task, the same in each execution."""
         return self.batch_id + self.task.to_bytes(TASK_BYTES, "big")
 
 
 class Pushes:
     """The pushes of one execution of a Spark task. Up to `window` pushes to a partition wait for their confirmation.
 
-    With an `attempt`, rows that an earlier execution of the task has stored are not pushed again, and all executions of
-    the task have the same publisher id. Without an `attempt`, the publisher id is random. The client sends unconfirmed
-    pushes again over a new connection, and the node stores no message a second time.
+    With an `attempt`, rows that an earlier execution of the task has stored are not pushed again. Without one, the
+    publisher id is random. The client sends unconfirmed pushes again over a new connection, and the node stores no
+    message a second time.
 
     counts: the number of rows that are stored, by stream and partition.
     seen: the numbers of the tasks that stored messages of the batch before this execution.
 
-    Invariant: `_unconfirmed` has all pushes, in order, whose answers were not handled. Invariant: no row is pushed to a
-    partition until the task has produced every row that earlier executions stored there. New rows wait in `_held`, so
-    that nothing is stored if the rows differ.
+    Invariant: no row is pushed to a partition until the task has produced every row that earlier executions stored
+    there. New rows wait in `_held`, so that nothing is stored if the rows differ.
 
+    `_unconfirmed`: all pushes, in order, whose answers were not handled.
     `_earlier`: by partition, the digests of the rows that earlier executions stored and this one did not produce yet.
     `_doubted`: by partition and sequence number, the index and digest of each push that the node answered as a
-        duplicate. Such a push was stored before, by this execution (before a reconnect) or by another one, perhaps with
-        another row. So the first one is compared at once, and later ones in growing groups (`_doubted_max`).
-    `_pushed_s`: the monotonic time of the latest push to each partition, in seconds.
+        duplicate. It was stored before, by this execution (before a reconnect) or by another one, perhaps with another
+        row. So the first one is compared at once, and later ones in growing groups (`_doubted_max`).
     """
 
     def __init__(
         self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, StreamEnds] | None = None
     ) -> None:
-        """Finds the rows that earlier executions of the task stored, and connects to the node."""
         self.counts: Counter[Place] = Counter()
         self.seen: set[int] = set()
         self._options = options
@@ -128,7 +122,7 @@ class Pushes:
         self._opened.close()
 
     def is_committed(self) -> bool:
-        """Returns whether the whole batch is already recorded as stored, so that no row needs to be pushed."""
+        """Returns whether the whole batch is recorded as stored, so that no row needs to be pushed."""
         return self._attempt is not None and self._attempt.batch < self._record.get((MARK, 0), 0)
 
     def push(self, row: RowToPush) -> None:
@@ -152,10 +146,7 @@ class Pushes:
                 self._push(place, held)
 
     def flush(self) -> None:
-        """Waits until the node has confirmed all sent messages.
-
-        Raises RowsDiffer if the task lacks a row that an earlier execution of the task stored, and other SourceErrors.
-        """
+        """Waits for all confirmations. Raises RowsDiffer if the task lacks a stored row, and other SourceErrors."""
         for place, earlier in self._earlier.items():
             if earlier:
                 self._differ(place, f"{earlier.total()} rows that the first attempt stored are not in this attempt")
@@ -163,7 +154,7 @@ class Pushes:
         self._check_doubted()
 
     def drain(self) -> None:
-        """Waits for the confirmation of all sent messages; earlier rows are not checked. Raises SourceError."""
+        """Waits for all confirmations, and does not check earlier rows. Raises SourceError."""
         while self._unconfirmed:
             self._confirm_one()
 
@@ -198,7 +189,7 @@ class Pushes:
                 self._earlier[place], self._first_numbers[place] = Counter(own.values()), len(own)
 
     def _find_own(self, client: StreamClient, attempt: Attempt, bounds: StreamEnds) -> dict[int, bytes]:
-        """Returns the digests that `find_messages` finds from the query's saved index on. Adds the tasks to `seen`."""
+        """Returns the digests of `find_messages` from the query's saved index on. Adds the tasks to `seen`."""
         place, end = (bounds.stream, bounds.partition), bounds.next_index
         start = self._record.get(place, 0)
         # An index beyond the end is of a stream that was deleted and created again since, so it is invalid.
@@ -249,9 +240,9 @@ class Pushes:
         Without a key, the hash of its content decides if there is an `attempt`; otherwise the partitions take turns.
         """
         stream = row.stream
-        count = self._partitions.get(stream)
-        if count is None:
-            count = self._partitions[stream] = asked(self._options, lambda client: count_partitions(client, stream))
+        if stream not in self._partitions:
+            self._partitions[stream] = asked(self._options, lambda client: count_partitions(client, stream))
+        count = self._partitions[stream]
         partition = row.partition
         if partition is None and (row.key is not None or self._attempt is not None):
             partition = partition_of(row.content if row.key is None else row.key, count) if count > 1 else 0
@@ -262,16 +253,11 @@ class Pushes:
         return stream, int(partition)
 
     def _publisher(self, place: Place) -> Publisher:
-        """Returns the publisher of a partition.
-
-        Before the query's first push to the partition, saves the index at which the partition ended when the batch
-        began: repeated executions search from this index.
-        """
-        found = self._publishers.get(place)
-        if found is not None:
+        if (found := self._publishers.get(place)) is not None:
             return found
         attempt = self._attempt
         if attempt is not None and place not in self._record:
+            # Repeated executions search from the index at which the partition ended when the batch began.
             index = self._record[place] = self._ends[place].next_index if place in self._ends else 0
             asked(self._options, lambda client: save_place(client, attempt.query, place, index))
         stream = Stream(self._client.session, *self._client.session.core.find_handles(place[0], [place[1]]))
@@ -287,17 +273,14 @@ class Pushes:
     # Unconfirmed pushes
 
     def _push(self, place: Place, row: RowToPush) -> None:
-        """Sends a row as a message.
-
-        Waits for all answers before and after the first push to a partition, and the first push after a pause: another
-        execution of the task may be at work. If it has other rows, this one must stop before it stores more.
-        """
+        # All answers are awaited before and after the first push to a partition, and the first push after a pause:
+        # another execution of the task may be at work. If it has other rows, this one must not store more.
         now_s = time.monotonic()
         is_first = self._attempt is not None and now_s - self._pushed_s.get(place, -math.inf) > SETTLE_S
         if is_first:
             self.drain()
         content = row.content
-        # Answers that are here are taken, and the waiting pushes use a bounded amount of memory.
+        # The waiting pushes use a bounded amount of memory.
         while self._unconfirmed and (
             self._unconfirmed[0][1].done or self._unconfirmed_bytes + len(content) > WINDOW_BYTES
         ):
@@ -330,10 +313,7 @@ class Pushes:
 
 def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> tuple[dict[int, bytes], set[int]]:
     """Returns the digests of the stored messages of the task, by sequence number, in index order; and the numbers of
-    all tasks of the batch with messages in the range.
-
-    Raises SourceError if the node does not support bulk reads, and ClientErrors.
-    """
+    all tasks of the batch with messages in the range. Raises SourceError without bulk reads, and ClientErrors."""
     own, tasks = dict[int, bytes](), set[int]()
     try:
         for _, batch in bulk_pages(client, wanted, ReadOptions()):

@@ -20,7 +20,6 @@ MARK = "committed batches"
 
 
 def load_record(client: StreamClient, client_id: str) -> dict[Place, int]:
-    """Returns the saved indexes of a query, by stream and partition. Raises ClientErrors."""
     found = list_positions(client, client_id=client_id)
     return {(each.stream_name, each.partition): each.index for each in found}
 
@@ -50,7 +49,7 @@ def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[
 
 
 def count_partitions(client: StreamClient, stream: str) -> int:
-    """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
+    """Returns the number of partitions of a stream, which is created if it is missing."""
     found = list_partitions(client, stream)
     if not found:
         client.create(stream)
@@ -58,10 +57,7 @@ def count_partitions(client: StreamClient, stream: str) -> int:
 
 
 def find_ends(client: StreamClient, options: WriteOptions, is_any: bool) -> dict[Place, StreamEnds]:
-    """Returns the partitions that a write can reach. Creates the stream of its options.
-
-    is_any: whether the rows name their streams.
-    """
+    """Returns the partitions that a write can reach, and creates its stream. is_any: rows name their streams."""
     found = []
     if options.stream is not None:
         found = list_partitions(client, options.stream)

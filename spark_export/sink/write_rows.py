@@ -62,8 +62,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def has_stream_column(schema: StructType) -> bool:
-    names = schema.fieldNames()
-    return "stream" in names or "topic" in names
+    return not {"stream", "topic"}.isdisjoint(schema.fieldNames())
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class RowToPush:
 
 def content_of(data: bytes, key: bytes | None, headers: Sequence[Header]) -> bytes:
     """Encodes data, key and headers, to compare messages and to choose a partition. The bytes never change: they are
-    those of a `node/stream_push/1` request without its sequence number."""
+    those of a `node/stream_push/1` request without its number."""
     return _push_encoder.encode(RichPush(0, data, key, list(headers), None))[:-1]
 
 
@@ -130,7 +129,6 @@ def _headers(given: Sequence[Any], nulls: str) -> Iterator[Header]:
 
 
 def digest_of(content: bytes) -> bytes:
-    """Returns the BLAKE2b digest of the content of a message, `DIGEST_BYTES` long."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 

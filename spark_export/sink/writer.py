@@ -1,8 +1,7 @@
 """Writes the rows of a DataFrame, or of a streaming query, as messages. The node confirms a row after it has synced it.
 
-A batch write (`StreamWriter`) stores every row at least once, as Spark's Kafka sink does: if Spark repeats a failed
-task, the task pushes all its rows again. With the option `writeId`, every row is stored exactly once, even if the whole
-write is repeated. A single execution of a task stores no row twice, even if the connection breaks.
+A batch write (`StreamWriter`) stores every row at least once, as Spark's Kafka sink does: a repeated task pushes all
+rows again. With the option `writeId`, every row is stored exactly once, even if the whole write is repeated.
 
 A streaming query (`StreamSink`) stores each row exactly once, even if Spark or the node is killed at any moment, except
 with `delivery=atLeastOnce`. The condition is that a repeated micro-batch has the same rows in the same tasks
@@ -49,11 +48,9 @@ class SinkWritten(WriterCommitMessage):
 
 
 class SinkWriter:
-    """The part that the writers of a job and of a micro-batch share. The driver creates a missing stream, and tasks
-    push the rows."""
+    """What the writers of a job and of a micro-batch share. The driver creates a missing stream."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream. Raises SourceError."""
         if overwrite:
             raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
         check_columns(schema, options)
@@ -77,7 +74,7 @@ class SinkWriter:
             return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
 
     def _attempt(self) -> Attempt | None:
-        """Returns the present execution of a task; None if its rows are stored at least once."""
+        """Returns the present execution of a task; None without exactly-once."""
         raise NotImplementedError
 
 
@@ -85,7 +82,6 @@ class StreamWriter(SinkWriter, DataSourceArrowWriter):
     """The writer of one Spark job."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Raises SourceError, such as StreamExists."""
         super().__init__(schema, options, overwrite)
         ends = [each for each in self._ends.values() if each.stream == options.stream]
         stored = sum(each.next_index - each.first_index for each in ends)
@@ -97,7 +93,6 @@ class StreamWriter(SinkWriter, DataSourceArrowWriter):
         return SinkWritten({}) if self._skipped else super().write(iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Records in the node that a write with a `writeId` is complete. The tasks have pushed all messages."""
         commit_written(messages, self._options, self._options.write_version)
 
     def abort(self, messages: Sequence[Any]) -> None:
@@ -115,7 +110,6 @@ class StreamSink(SinkWriter, DataSourceStreamArrowWriter):
     """The writer of one micro-batch; Spark creates one on the driver, and another one to commit."""
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Records in the node that the micro-batch is stored; if Spark repeats it, no row is pushed again."""
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
@@ -126,7 +120,10 @@ class StreamSink(SinkWriter, DataSourceStreamArrowWriter):
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
-    """Records at the node that a batch is stored, if its rows are stored exactly once. Raises RowsDiffer."""
+    """Records at the node that a batch is stored, so that no row is pushed again if Spark repeats it.
+
+    Does nothing if rows are stored at least once. Raises RowsDiffer.
+    """
     written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
     if not written or (query := written[0].query) is None:
         return
