@@ -4,8 +4,8 @@
 
 A run is a query `readStream` with the trigger `availableNow` (`spark_export/session.py::open_query`). For each
 micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
-transaction of the table. The positions in the table decide where the next query begins. So a checkpoint counts for one
-query only, and this exporter and the one without Spark (`run.py`) can continue each other's exports.
+transaction of the table. These positions decide where the next query begins, so a checkpoint counts for one query only,
+and this exporter and the one without Spark (`run.py`) can continue each other's exports.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
 
 
 class SparkExporter(Exporter):
-    """Executes the exports of one table on Spark, one at a time. The first export with new messages starts a session.
-    Later exports use the same session; a session that has ended is replaced.
+    """Executes the exports of one table on Spark, one at a time.
 
-    session: an existing session to use; the exporter does not stop it. None: the exporter starts a session.
+    session: an existing session to use, which is not stopped. None: the first export with new messages starts one, and
+        later exports use it; a session that has ended is replaced.
     options: the arguments of `spark_export.session.open_session`, which say where Spark runs.
     """
 
@@ -98,8 +98,7 @@ class SparkExporter(Exporter):
             raise asyncio.CancelledError
 
         def take(rows: Any) -> None:
-            step = self._take(rows, planned, loop)
-            if step is not None:
+            if (step := self._take(rows, planned, loop)) is not None:
                 asyncio.run_coroutine_threadsafe(self._committed(step), loop).result()
 
         querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
@@ -192,9 +191,8 @@ class SparkExporter(Exporter):
     def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
         """Raises PositionsMoved if a stream was deleted or made anew after the plan.
 
-        Called before the tasks read: they would fail, and the stream would be left out of the run. Called again before
-        the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a stream that was
-        made anew in between.
+        Called before the tasks read, which would fail, so that the stream would be left out of the run; and before the
+        commit, since Spark plans a batch query after the first call, and a stream can be made anew in between.
         """
         now = by_place(self._node.list_ends(self._settings.selection))
         for each in planned:
@@ -258,8 +256,7 @@ def _check_there(plan: FilesPlan, written: Written) -> None:
 
 def task_error(text: str) -> TaskFailed:
     """Returns a one-line error from Spark's error message with the traceback of the worker."""
-    own = find_own_message(text)
-    if own is not None:
+    if (own := find_own_message(text)) is not None:
         return TaskFailed(own)
     python = PYTHONS.findall(text)
     return TaskFailed(f"Spark could not finish the run: {python[-1] if python else ' '.join(text.split())[:500]}")

@@ -43,9 +43,8 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    After a signal, a step that is being published is completed; any other step is abandoned, and a later run exports
-    its messages. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
-    only logged. SparkLost ends the daemon.
+    After a signal, a step that is being published is completed; any other step is abandoned. Expected errors of a run
+    are only logged. Raises ExportError if the metrics cannot be written at the beginning, and SparkLost.
 
     on_outcome: called after each run that did not fail, even if the run left out some streams.
     chance: returns a random number from 0 to 1, for the random delay of the next start.
@@ -69,14 +68,14 @@ async def run_daemon(
         while not stop.is_set():
             started_s = time.monotonic()
             outcome = await _run_once(exporter, stop, count)
-            if stop.is_set() and outcome is None:
-                break
-            if outcome is None:
-                statistics = statistics.added(runs=1, failed_runs=1)
-            else:
+            if outcome is not None:
                 statistics = statistics.after_run(outcome, time.time())
                 if on_outcome is not None:
                     on_outcome(outcome)
+            elif stop.is_set():
+                break
+            else:
+                statistics = statistics.added(runs=1, failed_runs=1)
             if upkeep is not None and not stop.is_set():
                 statistics = await _keep_table(upkeep, statistics)
             delay_s, skipped = next_start(started_s, time.monotonic(), every_s, chance())
@@ -139,11 +138,10 @@ async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> Ex
 
 
 async def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
-    """Replaces the metrics file. A failure, as on a full disk, is only logged; the next run writes the file again."""
-    if path is None:
-        return
+    """Replaces the metrics file. A failure, as on a full disk, is only logged."""
     try:
-        await asyncio.to_thread(write_metrics, path, statistics)
+        if path is not None:
+            await asyncio.to_thread(write_metrics, path, statistics)
     except OSError as error:
         logger.error("metrics not written", file=str(path), error=str(error))
 
@@ -164,8 +162,7 @@ def _stopping(stop: asyncio.Event) -> Iterator[None]:
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:
     """Returns the delay of the next start, and how many starts have passed, after a run from `started_s` to `now_s`.
 
-    Starts are planned at whole numbers of intervals after `started_s`. The next start is the first of these that has
-    not passed yet, plus the share `chance` of the largest random delay.
+    Starts are planned at whole numbers of intervals after `started_s`, plus `chance` of the largest random delay.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s

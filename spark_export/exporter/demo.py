@@ -39,10 +39,7 @@ FROM messages GROUP BY partition ORDER BY partition"""
 
 
 def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
-    """Exports the stream, queries the table, and returns the JSON object that this module prints.
-
-    Raises ExportError, SourceError, ClientError.
-    """
+    """Exports the stream, queries the table, and returns the JSON object that this module prints."""
     try:
         find_java_home()
     except JavaMissing as error:

@@ -38,57 +38,56 @@ FILE = "_history.sqlite"
 BUSY_MS = 5_000
 READ_S_MAX = 2.0
 """The longest time of one reading, in seconds. It is less than BUSY_MS, for which an exporter waits."""
-
 RANGES_RUNS = 1_000
 """The number of the latest runs whose ranges are kept. Of earlier runs, the sums of each partition remain."""
 
 logger = structlog.get_logger(__name__)
 metadata = sa.MetaData()
+
+
+def _columns(kind: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False, **options) for name in names]
+
+
 exports = sa.Table(
     "exports",
     metadata,
-    sa.Column("table_id", sa.Text, primary_key=True),
-    sa.Column("address", sa.Text, nullable=False),
-    sa.Column("format", sa.Text, nullable=False),
-    sa.Column("client_id", sa.Text, nullable=False),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
+    *_columns(sa.Text, "table_id", primary_key=True),
+    *_columns(sa.Text, "address", "format", "client_id"),
+    *_columns(sa.BigInteger, "created_us"),
 )
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
+    *_columns(sa.Integer, "id", primary_key=True),
     sa.Column("run", sa.BigInteger),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("started_us", sa.BigInteger, nullable=False),
-    sa.Column("finished_us", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False, default=0) for name in AMOUNTS),
+    *_columns(sa.Text, "state"),
+    *_columns(sa.BigInteger, "started_us", "finished_us"),
+    *_columns(sa.BigInteger, *AMOUNTS, default=0),
     sa.Column("error", sa.Text),
 )
 ranges = sa.Table(
     "ranges",
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
-    sa.Column("stream", sa.Text, nullable=False),
-    sa.Column("partition", sa.Integer, nullable=False),
-    sa.Column("era", sa.Integer, nullable=False),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("begin_index", "end_index", "lost")),
+    *_columns(sa.Text, "stream"),
+    *_columns(sa.Integer, "partition", "era"),
+    *_columns(sa.BigInteger, "created_us", "begin_index", "end_index", "lost"),
 )
 partitions = sa.Table(
     "partitions",
     metadata,
-    sa.Column("stream", sa.Text, primary_key=True),
-    *(sa.Column(name, sa.BigInteger, primary_key=True) for name in ("partition", "era", "created_us")),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("begin_index", "end_index", "rows", "lost", "runs")),
+    *_columns(sa.Text, "stream", primary_key=True),
+    *_columns(sa.BigInteger, "partition", "era", "created_us", primary_key=True),
+    *_columns(sa.BigInteger, "begin_index", "end_index", "rows", "lost", "runs"),
 )
 """The sums of all runs for each incarnation of a partition."""
 records = sa.Table(
     "records",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("time_us", sa.BigInteger, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("content", sa.Text, nullable=False),
+    *_columns(sa.Integer, "id", primary_key=True),
+    *_columns(sa.BigInteger, "time_us"),
+    *_columns(sa.Text, "kind", "content"),
 )
 
 _new = insert_or_update(partitions)
@@ -108,8 +107,7 @@ class Run:
     """One run of an export. Times are in microseconds since 1970.
 
     id: its number in the history, which counts failed runs, too. run: its number in the table; None if it failed.
-    state: `done` or `failed`. lost: the messages that retention removed before they could be exported.
-    error: why the run failed; None for other runs.
+    state: `done` or `failed`. lost: the messages that retention removed before their export. error: why it failed.
     """
 
     id: int
@@ -127,11 +125,7 @@ class Run:
 
 @dataclass(frozen=True)
 class ExportView:
-    """An export, as its history has it at one moment.
-
-    runs: some of the runs, the latest first. run_count: the number of all runs.
-    rows, data_bytes, file_bytes, lost: the sums of all runs.
-    """
+    """An export with some of its runs, the latest first, and with the number and the sums of all runs."""
 
     format: str
     client_id: str
@@ -175,15 +169,16 @@ class ExportHistory:
         values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
 
         async def work(connection: AsyncConnection) -> None:
-            added = await connection.execute(sa.insert(runs).values(**values))
-            names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
-            rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
-            await connection.execute(sa.insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
+            number = (await connection.execute(sa.insert(runs).values(**values))).lastrowid
+            rows: list[dict[str, Any]] = [
+                {**each.of._asdict(), "begin_index": each.begin, "end_index": each.end, "lost": each.lost}
+                for each in step.ranges
+            ]
+            await connection.execute(sa.insert(ranges), [{**row, "run_id": number} for row in rows])
             # The table of ranges would grow without end, so old ranges are deleted, and these sums stay.
-            summed = (*Incarnation._fields, "begin_index", "end_index", "rows", "lost", "runs")
-            sums = [(*each.of, each.begin, each.end, each.rows, each.lost, 1) for each in step.ranges]
-            await connection.execute(_ADD, [dict(zip(summed, row, strict=True)) for row in sums])
-            await connection.execute(sa.delete(ranges).where(ranges.c.run_id <= added.lastrowid - RANGES_RUNS))
+            sums = [{**row, "rows": row["end_index"] - row["begin_index"], "runs": 1} for row in rows]
+            await connection.execute(_ADD, sums)
+            await connection.execute(sa.delete(ranges).where(ranges.c.run_id <= number - RANGES_RUNS))
 
         await self._write(work)
 
@@ -201,8 +196,7 @@ class ExportHistory:
         if not self.path.exists():
             return []
         with self._reading() as connection:
-            found = connection.execute(sa.select(runs).order_by(runs.c.id.desc()).limit(last))
-            return [Run(*row) for row in found]
+            return _select_runs(connection, 0, last)
 
     def load_view(self, first: int, count: int) -> ExportView:
         """Returns the export with at most `count` runs. The `first` latest runs are left out. Raises ExportError."""
@@ -210,11 +204,10 @@ class ExportHistory:
             export = connection.execute(sa.select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
             if export is None:
                 raise ExportError(f"{self.path} is empty: no export has run yet")
-            chosen = sa.select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
-            names = (runs.c.rows, runs.c.data_bytes, runs.c.file_bytes, runs.c.lost)
-            sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in names]
+            summed = (runs.c.rows, runs.c.data_bytes, runs.c.file_bytes, runs.c.lost)
+            sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in summed]
             totals = connection.execute(sa.select(sa.func.count(), *sums).select_from(runs)).one()
-            found = [Run(*row) for row in connection.execute(chosen)]
+            found = _select_runs(connection, first, count)
             return ExportView(export.format, export.client_id, export.created_us, found, *totals)
 
     def load_partitions(self) -> list[PartitionView]:
@@ -223,10 +216,7 @@ class ExportHistory:
             return [PartitionView(Incarnation(*row[:4]), *row[4:]) for row in connection.execute(statement)]
 
     def load_run(self, number: int, count: int) -> tuple[Run, list[IndexRange]] | None:
-        """Returns a run of the history with at most `count` of its ranges; None if there is no such run.
-
-        Only the latest RANGES_RUNS runs have ranges.
-        """
+        """Returns a run with at most `count` of its ranges, which only the latest RANGES_RUNS runs have; or None."""
         with self._reading() as connection:
             run = connection.execute(sa.select(runs).where(runs.c.id == number)).one_or_none()
             if run is None:
@@ -292,6 +282,11 @@ def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistor
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     return ExportHistory(state / "stream-node" / "exports" / f"{place.name}-{name}.sqlite")
+
+
+def _select_runs(connection: sa.Connection, first: int, count: int) -> list[Run]:
+    chosen = sa.select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
+    return [Run(*row) for row in connection.execute(chosen)]
 
 
 def _address(path: Path, mode: str) -> str:

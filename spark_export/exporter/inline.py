@@ -33,10 +33,8 @@ async def run_tasks(
 ) -> Written:
     """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
 
-    After an error or a cancellation, the files of all tasks are removed.
-
-    on_rows: called about every PROGRESS_INTERVAL_S seconds with the rows and the bytes of message data that the tasks
-        have written so far.
+    After an error or a cancellation, the files of all tasks are removed. on_rows: called about every
+    PROGRESS_INTERVAL_S seconds with the rows and the bytes of message data that are written so far.
     """
     waiting, done, stop = deque(enumerate(tasks)), list[Written](), threading.Event()
     progress: dict[int, tuple[int, int]] = {}
@@ -65,7 +63,7 @@ async def run_tasks(
     # After a cancellation nobody takes the errors of the threads, which asyncio would log.
     all_done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
+        # `wait` does not cancel the workers. From Python 3.14 on, `shield` would log their errors.
         while not (await asyncio.wait([all_done], timeout=PROGRESS_INTERVAL_S))[0]:
             # An error of the caller's function is logged, and does not end the run.
             found = list(progress.values())

@@ -39,13 +39,11 @@ class ExportSettings:
     node: the address of the node. data_dir: the node's data directory, to read the database in place of the node.
     client_id: the consumer name under which the node gets the positions; None: `export-FOLDER-ID`.
     format: parquet, delta or iceberg; None: that of the existing table. A new table is then of iceberg if there is a
-        `catalog`, else of parquet in a folder and of delta on a store.
-    codec: the Parquet compression.
+        `catalog`, else of parquet in a folder and of delta on a store. codec: the Parquet compression.
     accept_lost: whether to export streams that lost messages, or were made anew.
     rows_max, bytes_max: the largest number of rows of a step, and the largest estimated size of its message data.
     seconds_max: the time limit, see `spark_export.exporter.planning.Pace`. On Spark it has no effect.
-    decoder: adds columns to the rows, as `spark_export.decode.decoding.decoder` makes it; None: only the messages.
-    without_data: whether the table has the decoder's columns in place of the column `data`.
+    decoder: adds columns to the rows, see `spark_export.decode.decoding.decoder`. without_data: leaves out `data`.
     store_options: the options of the store, see `spark_export.tables.address`.
     history: the file of the history; None: in the folder, or in this user's state folder for a store.
     tls, token: how this process and the executors connect to the node; files must be there on each executor, too.
@@ -79,7 +77,7 @@ class ExportSettings:
         return NodeSide(self.node, self.tls, self.token, data_dir=self.data_dir, verify_checksums=checked)
 
     def step_sizes(self, factor: int = 1) -> tuple[int, int]:
-        """Returns the most rows and bytes of a step. factor: that of the default sizes."""
+        """Returns the most rows and bytes of a step."""
         return self.rows_max or STEP_ROWS_MAX * factor, self.bytes_max or STEP_BYTES_MAX * factor
 
     def columns(self) -> pa.Schema:

@@ -37,8 +37,7 @@ class Selection:
 class NodeSide:
     """A node that the exporter reads. Every method opens its own connection, so none stays open between two runs.
 
-    source: the options of the Spark format `stream_node` that read the node, or its database file, without a choice of
-        streams.
+    source: the options of the Spark format `stream_node` that read the node or its database, without its streams.
     """
 
     def __init__(
@@ -50,10 +49,7 @@ class NodeSide:
         data_dir: Path | None = None,
         verify_checksums: bool = False,
     ) -> None:
-        """Raises OptionError for a token that is a text, since Spark would show it."""
-        self.address = address
-        self._tls = tls
-        self._token = token
+        self.address, self._tls, self._token = address, tls, token
         self.source = {"endpoint": address, "columns": "stream", "includeHeaders": "true", "failOnDataLoss": "true"}
         if token is not None:
             if token.file is None and token.variable is None:
@@ -69,10 +65,7 @@ class NodeSide:
             self.source["path"] = str(data_dir.absolute())
 
     def list_ends(self, selection: Selection) -> list[StreamEnds]:
-        """Returns the partitions of the chosen streams.
-
-        Raises StreamNotFound if a named stream does not exist, and other ClientErrors.
-        """
+        """Returns the partitions of the chosen streams. Raises StreamNotFound for a missing one, and ClientErrors."""
         with self._connect() as client:
             found = [each for each in list_streams(client) if selection.takes(each.stream)]
         missing = set(selection.streams) - {end.stream for end in found}
@@ -91,14 +84,11 @@ class NodeSide:
         yield from RangeReader(part, options).batches()
 
     def is_of_stream(self, error: Exception) -> bool:
-        """Returns whether an error of `read` concerns only the stream that was being read, so that a task can go on.
-
-        The node also closes the connection at a damaged page of one stream. So this function asks the node something
-        else, and returns False if the node does not answer.
-        """
+        """Returns whether an error of `read` concerns only the stream that was being read, so that a task can go on."""
         if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
             return False
         if "path" not in self.source and isinstance(error, SourceUnreachable):
+            # The node also closes the connection at a damaged page of one stream, so it is asked something else.
             try:
                 self.list_ends(Selection())
             except Exception:
@@ -112,18 +102,14 @@ class NodeSide:
             return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
-        """Saves the next index of each incarnation for a client. The call can be repeated. Raises ClientErrors.
-
-        The table's own positions decide what is exported. The saved indexes show the lag, and serve `find_put_back`.
-        """
+        """Saves the next index of each incarnation for a client, which shows the lag. Raises ClientErrors."""
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
             for of, end in moved.items():
                 by_stream.setdefault(of.stream, {})[of.partition] = end
                 if of.era and positions.get(of.stream, of.partition) > end:
-                    # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so
-                    # it must be lowered explicitly.
+                    # This saved index is from the deleted stream of the same name, and saving keeps the highest one.
                     set_position(client, client_id, of.stream, of.partition, end)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)
@@ -133,9 +119,8 @@ class NodeSide:
     ) -> dict[str, str]:
         """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
 
-        At the last exported index, such a node has another message than the table, and its saved position is lower than
-        the table's. The saved position is also lower after a run that was killed after its commit; but then the node
-        has the last exported message, stored at the same time.
+        Such a node has another message at the last exported index, and a saved position below the table's. That is also
+        so after a run that was killed after its commit; but then the node has the message, stored at the same time.
         """
         latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
         for end in ends:
@@ -156,7 +141,7 @@ class NodeSide:
                 try:
                     page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
                 except StreamNotFound:
-                    # The stream was deleted after the listing, so no task can read it either.
+                    # The stream was deleted after the listing.
                     continue
                 # A truncation can have removed the message meanwhile. Delta's log has milliseconds.
                 found_us = [each.time_us for each in page.messages if each.index == last]

@@ -1,7 +1,7 @@
 """Plans an export: the index ranges behind the table's positions, the steps, and the tasks that export the ranges.
 
 An export of everything new works in steps. Each step is planned, written and published on its own, so a crash loses at
-most one step. The exporters with and without Spark use this module. It does no input or output.
+most one step. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ TASK_ROWS_MIN = 100_000
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
 """The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
-
-
 AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 """The fields of a step that are summed up."""
 
 
 @dataclass(frozen=True)
 class ExportStep:
-    """A step of an export, which is one commit of the table.
+    """A step of an export, which is one commit of the table, with the number of its run.
 
-    run: the number of the run. rows: the number of messages in `ranges`, also of those that were to be forgotten and
-    are not written. data_bytes, file_bytes: the size of the written messages' data, and of the files.
+    rows: the number of messages in `ranges`, also of forgotten ones, which are not written.
+    data_bytes, file_bytes: the size of the written messages' data, and of the files.
     """
 
     run: int
@@ -59,8 +57,6 @@ def plan_ranges(
 ) -> tuple[list[IndexRange], list[LeftOutStream]]:
     """Returns an index range for each partition with new or lost messages, ordered by stream and partition, and the
     streams to leave out, without a range.
-
-    The range of a partition that was never exported begins at the earliest message that the node still has.
 
     accept_lost: whether to export the rest of a stream that lost messages; and, as another era, a stream that was made
         anew. Otherwise such streams are left out.
@@ -110,10 +106,8 @@ def _plan_one(end: StreamEnds, known: tuple[Incarnation, TablePosition] | None, 
 
 
 def cut_at(ranges: Iterable[IndexRange], until: Mapping[Incarnation, int]) -> list[IndexRange]:
-    """Cuts each range at the exclusive end that `until` has for its incarnation. Leaves out ranges without an end.
-
-    Also leaves out ranges that become empty, unless they record lost messages.
-    """
+    """Cuts each range at the end that `until` has for its incarnation. Leaves out ranges without an end, and those that
+    become empty, unless they record lost messages."""
     cut = [each.cut(each.begin, max(each.begin, min(each.end, until[each.of]))) for each in ranges if each.of in until]
     return [each for each in cut if each.rows or each.lost]
 
@@ -121,9 +115,8 @@ def cut_at(ranges: Iterable[IndexRange], until: Mapping[Incarnation, int]) -> li
 class Pace:
     """The sizes of the steps of one export. Times are in seconds of a monotonic clock.
 
-    rows_max: the largest number of rows in one step.
-    seconds_max: the time limit of the export, in seconds, or None for no limit. After this time no step begins. Steps
-        get smaller towards the limit, so that the last step probably ends before it.
+    seconds_max: the time limit of the export, or None. After this time no step begins. Steps get smaller towards the
+        limit, so that the last step probably ends before it.
     """
 
     def __init__(self, rows_max: int, seconds_max: float | None, started_s: float) -> None:
@@ -143,7 +136,6 @@ class Pace:
         return rows if rows >= min(WORTH_ROWS, rows_left, self._rows_max) else None
 
     def took(self, rows: int, seconds: float) -> None:
-        """Computes the speed of the export from the step that has just ended."""
         if rows and seconds > 0:
             self._rows_per_s = rows / seconds
 
@@ -151,8 +143,8 @@ class Pace:
 def take_step(ranges: Sequence[IndexRange], rows_max: int, bytes_max: int) -> list[IndexRange]:
     """Returns the first part of each range, so that together they are one step of an export.
 
-    The step takes one row of each range, so that every partition makes progress. Its other rows come from the ranges in
-    proportion to their sizes. The size in bytes is an estimate.
+    The step takes one row of each range, so that every partition makes progress, and the other rows in proportion to
+    the sizes of the ranges. The size in bytes is an estimate.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
@@ -171,16 +163,12 @@ def _share(most: float, total: float, first: float) -> float:
 
 
 def plan_tasks(ranges: Sequence[IndexRange], parallelism: int) -> list[list[IndexRange]]:
-    """Returns tasks, each a list of ranges, that together export each index once. Small ranges share a task.
-
-    A task is large enough to be worth its start, and small enough to be repeated after a failure.
-    """
+    """Returns tasks, each a list of ranges, that together export each index once. Small ranges share a task."""
     rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
     # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
     rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
     task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
-    tasks: list[list[IndexRange]] = []
-    filled = 1.0
+    tasks, filled = list[list[IndexRange]](), 0.0
     for piece, weight in _pieces(ranges, task_rows):
         if not tasks or filled + weight > 1.0:
             tasks.append([])

@@ -50,7 +50,7 @@ OVERTAKEN_MAX = 5
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of an export over all its steps; `data_bytes_planned` is an estimate. Steps count from 1."""
+    """The progress of an export over all its steps, which count from 1. `data_bytes_planned` is an estimate."""
 
     step: int
     rows: int
@@ -66,10 +66,7 @@ class ExportOutcome:
     run_id: the run of the last step, None if there were no new messages.
     data_bytes, file_bytes: the size of the messages' data, and of the files.
     lost: the number of messages that retention removed before they could be exported.
-    steps: the number of committed steps.
-    left_out: the streams that could not be exported.
-    rows_left, data_bytes_left: the number of rows and the estimated bytes of message data that are not exported yet,
-        because the time limit was reached.
+    rows_left, data_bytes_left: the rows, and their estimated bytes of data, for which the time limit left no time.
     """
 
     run_id: int | None
@@ -95,8 +92,6 @@ class Exporter:
     """Executes the exports of one table, one at a time, in threads of this process. It is an async context manager.
 
     on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
-
-    `_steps`, `_left_out`: the committed steps of the present export, and the streams that it cannot export.
     """
 
     overtaken_event = "overtaken by another exporter"
@@ -121,11 +116,11 @@ class Exporter:
     async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
 
-        Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
-        cancels this call during a commit, the commit is completed first. Raises StreamsLeftOut at the end if a stream
-        could not be exported, and other ExportErrors and ClientErrors at once; the committed steps stay in the table.
+        If the caller cancels this call during a commit, the commit is completed first. Raises StreamsLeftOut at the end
+        if a stream could not be exported, and other ExportErrors and ClientErrors at once.
         """
         started_s, self._is_ending, self._on_step = time.monotonic(), False, on_step
+        # The committed steps of this export, and the streams that it cannot export.
         self._steps, self._left_out = list[ExportStep](), dict[str, LeftOutStream]()
         self._pace = Pace(self._settings.step_sizes()[0], self._settings.seconds_max, started_s)
         until: dict[Incarnation, int] | None = None
@@ -135,7 +130,7 @@ class Exporter:
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
             state, ranges = await self._plan(until)
             if until is None:
-                # The first plan fixes the end of the export, which would otherwise never end while a producer pushes.
+                # Later messages are left to the next call. Otherwise this one would not end while a producer pushes.
                 until = {each.of: each.end for each in ranges}
             try:
                 left = await self._export(state, ranges) if ranges else []
@@ -176,8 +171,8 @@ class Exporter:
             logger.warning("no stream of the node matches", pattern=selection.pattern)
         # A stream that was left out stays out until the next export, so that the stream is reported once.
         ends = [each for each in ends if each.stream not in self._left_out]
-        # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
-        # earlier state, and has grown again, could not be told from a healthy one.
+        # Without the saved positions, a node that was put back to an earlier state, and has grown again, could not be
+        # told from a healthy one.
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
         put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
         planned, left_out = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
@@ -187,16 +182,9 @@ class Exporter:
             self._leave_out(each)
         # A run that was killed after its commit has not saved its positions on the node. Save them now: otherwise the
         # node shows a wrong lag until new messages come.
-        latest = state.latest()
-        untold = {
-            known[0]: known[1].end
-            for end in ends
-            if end.stream not in self._left_out
-            and (known := latest.get((end.stream, end.partition))) is not None
-            and known[0].created_us == end.created_us
-            and saved.get(known[0].place, 0) < known[1].end
-        }
-        await self._tell(untold)
+        there = {(end.stream, end.partition, end.created_us) for end in ends if end.stream not in self._left_out}
+        latest = [(of, each.end) for of, each in state.latest().values() if (*of.place, of.created_us) in there]
+        await self._tell({of: end for of, end in latest if saved.get(of.place, 0) < end})
         ranges = [each for each in planned if each.of.stream not in self._left_out]
         return state, ranges if until is None else cut_at(ranges, until)
 
@@ -205,11 +193,8 @@ class Exporter:
         logger.warning("stream left out", stream=each.stream, reason=each.reason)
 
     async def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
-        """Exports a step, which begins with these ranges.
-
-        Returns the ranges for which there is no time, or [] at the end; None if the other ranges are to be planned
-        again.
-        """
+        """Exports a step, which begins with these ranges. Returns the ranges for which there is no time, or [] at the
+        end; None if the other ranges are to be planned again."""
         # Take a step of a size that fits into the time that is left.
         rows_max = self._pace.next_rows(time.monotonic(), sum(each.rows for each in left))
         if rows_max is None:
@@ -234,10 +219,7 @@ class Exporter:
     async def _step(
         self, state: TableState, ranges: list[IndexRange], on_rows: Callable[[int, int], None]
     ) -> ExportStep | None:
-        """Exports the ranges as one run. Returns None, and commits nothing, if no stream could be read.
-
-        Raises ExportError, ClientError.
-        """
+        """Exports the ranges as one run. Returns None, and commits nothing, if no stream could be read."""
         # A run without new messages does not load the modules that read messages and write files.
         from spark_export.exporter.inline import run_tasks
 
@@ -270,7 +252,6 @@ class Exporter:
 
     async def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
         failpoint("before_commit")
-        # Add the files and move the positions in one transaction.
         try:
             commit = await asyncio.to_thread(self._log.append, plan, written)
         except PositionsMoved as error:
@@ -301,10 +282,9 @@ class Exporter:
 
     async def _tell(self, moved: Mapping[Incarnation, int]) -> None:
         """Saves the positions on the node. A failure is only logged, because the next run saves them, too."""
-        if not moved:
-            return
         try:
-            await asyncio.to_thread(self._node.save_positions, self._client_id, moved)
+            if moved:
+                await asyncio.to_thread(self._node.save_positions, self._client_id, moved)
         except ClientError as error:
             logger.warning("positions not told to the node", error=" ".join(str(error).split()))
 
@@ -320,8 +300,7 @@ class Exporter:
     def _plan_files(self, state: TableState) -> FilesPlan:
         """Returns how the tasks of a run write files. Warns, once, of columns of our own table that stay null."""
         if self._is_first_plan and self._log.is_own():
-            # Somebody else's table may have more columns than a message. Ours has more only if it was begun with a
-            # decoder.
+            # A table of ours has more columns than a message only if it was begun with a decoder.
             known = {*ROWS.names, *self._settings.columns().names, DATE.name}
             if unfilled := [name for name in self._log.column_names() if name not in known]:
                 event = "decoded columns stay null, give --decode and --schema as in the first run"
@@ -341,21 +320,18 @@ class Exporter:
     def _progress_reporter(self, left: Sequence[IndexRange]) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step."""
         steps = self._steps
-        number, rows, data_bytes = len(steps) + 1, sum(e.rows for e in steps), sum(e.data_bytes for e in steps)
-        rows_planned = rows + sum(each.rows for each in left)
-        bytes_planned = data_bytes + sum(each.size_bytes for each in left)
+        rows, data_bytes = sum(each.rows for each in steps), sum(each.data_bytes for each in steps)
+        planned = rows + sum(each.rows for each in left), data_bytes + sum(each.size_bytes for each in left)
 
         def tell(step_rows: int, step_bytes: int) -> None:
             if self._on_progress is not None:
-                self._on_progress(
-                    Progress(number, rows + step_rows, rows_planned, data_bytes + step_bytes, bytes_planned)
-                )
+                done = rows + step_rows, data_bytes + step_bytes
+                self._on_progress(Progress(len(steps) + 1, done[0], planned[0], done[1], planned[1]))
 
         return tell
 
     async def _to_its_end(self, work: Awaitable[T]) -> T:
-        """Waits until `work` has ended, even if the caller is cancelled meanwhile. A cancellation only sets
-        `_is_ending`; no CancelledError is raised."""
+        """Waits for the end of `work`. A cancellation meanwhile only sets `_is_ending`."""
         # `wait` lets no cancellation reach `work` itself. From Python 3.14 on, `shield` would log an error of `work`.
         task = asyncio.ensure_future(work)
         try:

@@ -12,20 +12,12 @@ from typing import Any
 from spark_export.errors import SourceError, SourceUnreachable
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.run import Exporter, ExportOutcome, Progress
-from spark_export.tables.errors import (
-    ExportDiskFull,
-    ExportError,
-    ExportNodeFailed,
-    ExportStopped,
-    PositionsMoved,
-    TaskFailed,
-    is_disk_full,
-)
+from spark_export.tables import errors
 from stream_client.errors import ClientError
 
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
 """The results of `exit_code`. 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
-PASSING = (ExportDiskFull, ExportNodeFailed, PositionsMoved, TaskFailed)
+PASSING = (errors.ExportDiskFull, errors.ExportNodeFailed, errors.PositionsMoved, errors.TaskFailed)
 """The errors after which the same export can succeed later, with the same settings."""
 STOP_POLL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -52,14 +44,16 @@ def run_export(
         except (SourceError, ClientError, OSError) as error:
             # A node that answers, and refuses, refuses the next call, too.
             can_pass = isinstance(error, SourceUnreachable) or (isinstance(error, ClientError) and error.retriable)
-            is_full = isinstance(error, OSError) and is_disk_full(error)
-            failure = ExportDiskFull if is_full else ExportNodeFailed if can_pass else ExportError
-            raise failure(" ".join(str(error).split())) from error
+            is_full = isinstance(error, OSError) and errors.is_disk_full(error)
+            passing = errors.ExportDiskFull if is_full else errors.ExportNodeFailed
+            raise (passing if is_full or can_pass else errors.ExportError)(" ".join(str(error).split())) from error
     if outcome is None:
         # The scheduler's own handler of the signal can raise.
         if received and callable(handler := signal.getsignal(received[0])):
             handler(received[0], None)
-        raise ExportStopped(f"the export into {settings.folder} was stopped; the next one takes its messages again")
+        raise errors.ExportStopped(
+            f"the export into {settings.folder} was stopped; the next one takes its messages again"
+        )
     return outcome
 
 
@@ -67,7 +61,7 @@ def exit_code(error: BaseException | None) -> int:
     """Returns the exit code of a process. TRY_AGAIN: the call can succeed later. FAILED: a person must act first."""
     if error is None:
         return DONE
-    if isinstance(error, ExportStopped):
+    if isinstance(error, errors.ExportStopped):
         return STOPPED
     return TRY_AGAIN if isinstance(error, PASSING) else FAILED
 
@@ -77,15 +71,11 @@ async def _run_until(
 ) -> ExportOutcome | None:
     """Executes one export. Returns None if `stop` was set and the export was abandoned."""
 
-    async def work() -> ExportOutcome:
-        return await Exporter(settings, on_progress).run()
-
-    task = asyncio.create_task(work())
-    while not task.done():
-        if stop.is_set():
-            task.cancel()
-            break
+    task = asyncio.create_task(Exporter(settings, on_progress).run())
+    while not task.done() and not stop.is_set():
         await asyncio.wait((task,), timeout=STOP_POLL_S)
+    # This does nothing to a task that is done.
+    task.cancel()
     try:
         return await task
     except asyncio.CancelledError:

@@ -180,9 +180,8 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Start
                     continue
                 first = rows["index"][0].as_py()
                 end = first + rows.num_rows
-                for _ in check_complete(IndexRange(wanted.of, first, end), [rows]):
-                    # The rows have each index once, in order.
-                    pass
+                # The rows have each index once, in order.
+                list(check_complete(IndexRange(wanted.of, first, end), [rows]))
                 is_next = bool(done) and done[-1].of == wanted.of and done[-1].end == first
                 begin = done.pop().begin if is_next else first
                 writer.write(wanted.of.stream, wanted.of.partition, wanted.of.era, rows)

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
 
 COMPACT_FILES = 16
-"""The number of small files of one partition of the table at which the daemon merges them.
-
-A smaller number causes more compactions, which read the rows again; with a larger one, readers open more files.
-"""
+"""The number of small files of one partition of the table at which the daemon merges them. A smaller number causes more
+compactions, which read the rows again; with a larger one, readers open more files."""
 EXPIRE_INTERVAL_S = 600.0
 """The time in seconds after which the daemon removes old files again."""
 KEEP_S = {"parquet": 3_600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
@@ -31,8 +29,8 @@ KEEP_S = {"parquet": 3_600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
 
 @dataclass(frozen=True)
 class Kept:
-    """The result of an upkeep. files_before, files_after: the number of files of the table. merged: the number of files
-    that were merged. expired: the number of old files and versions that were removed."""
+    """The result of an upkeep. files_before, files_after: the number of files of the table. merged, expired: the number
+    of files that were merged, and of old files and versions that were removed."""
 
     files_before: int
     files_after: int
@@ -80,12 +78,11 @@ class TableUpkeep:
 async def forget(
     log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float | None = None
 ) -> dict[str, Any]:
-    """Erases the messages of a stream, or those with one key, that the node has stored until now.
+    """Erases the messages of a stream, or those with one key, that the node has stored until now, and keeps them out of
+    later runs. Returns what was done, for a report. Raises ExportError.
 
-    Later runs leave out such messages. keep_s: how long older versions of the table, which still have the rows, are
-    kept for their readers; None: as long as the owner of the table says, else not at all. Returns what was done, for a
-    report: `kept_by` has the owner's properties, and `still_in` the tags and branches with the rows. Raises
-    ExportError.
+    keep_s: how long older versions of the table, which still have the rows, are kept for their readers; None: as long
+        as the owner of the table says, else not at all.
     """
     # A table of the user's own can lack the columns that say which rows to erase.
     names = await asyncio.to_thread(log.column_names)
@@ -98,14 +95,9 @@ async def forget(
     expired = await asyncio.to_thread(log.expire, keep_s or 0.0, exactly=keep_s is not None)
     is_kept = rule.keep_s == math.inf or (keep_s is None and (rule.keep_s > 0 or rule.versions_min > 1))
     still_in = await asyncio.to_thread(log.versions_with, stream, key)
-    digest = None if key is None else key_digest(key)
-    done: dict[str, Any] = {
-        "stream": stream,
-        "key_sha256": digest,
-        "until_us": until_us,
-        "rows": rows,
-        "expired": expired,
-    }
+    done: dict[str, Any] = {"stream": stream, "key_sha256": None if key is None else key_digest(key)}
+    done |= {"until_us": until_us, "rows": rows, "expired": expired}
+    # The properties of the owner that retain older versions, and the tags and branches that still have the rows.
     done |= {"kept_by": rule.said if is_kept else "", "still_in": still_in}
     await history.add_record("forget", done)
     return done
