@@ -3,7 +3,6 @@
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/plots.py
 """
 
-import asyncio
 import os
 import tempfile
 import time
@@ -24,14 +23,9 @@ with blocking.connect(address) as client, client.create("plots").publisher() as 
     for number in range(2_000):
         publisher.push(b"x" * number, headers=[Header("event_time_us", b"%d" % (time.time_ns() // 1000))])
 
-
-async def export(folder: str) -> None:
-    async with Exporter(ExportSettings(Path(folder), address)) as exporter:
-        await exporter.run()
-
-
 with tempfile.TemporaryDirectory() as folder:
-    asyncio.run(export(folder))
+    with Exporter(ExportSettings(Path(folder), address)) as exporter:
+        exporter.run()
     spark = open_session("local[2]", config={"spark.sql.shuffle.partitions": "1"})
     messages = silver_messages(read_bronze(spark, BronzeTable(folder)))
     charts = {"rates": (gold.rates, "bytes"), "latency": (gold.latency, "p99_ms")}

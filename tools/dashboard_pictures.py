@@ -8,7 +8,6 @@ browser and the data of this script.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib
 import json
@@ -194,19 +193,19 @@ def fill_export(address: str, folder: Path) -> None:
         parts = (first, *(IndexRange(of, number, number + 1) for of in payments))
         return ExportStep(number + 1, parts, sum(each.rows for each in parts), 1_500, 16_384, len(parts), 7.0)
 
-    async def write() -> None:
+    def write() -> None:
         export = history.ExportHistory(folder / history.FILE)
         for number in range(9):
             start_us = now_us - (9 - number) * 3_600_000_000
             with mock.patch.object(history, "_now_us", lambda at_us=start_us + 7_000_000: at_us):
-                await export.begin("5f0c2a", str(folder), "parquet", "export-lake-5f0c2a")
-                await export.add_run(step(number), start_us)
+                export.begin("5f0c2a", str(folder), "parquet", "export-lake-5f0c2a")
+                export.add_run(step(number), start_us)
                 if number == 4:
-                    await export.add_failure("the disk of lake is full; free space and run again", start_us)
+                    export.add_failure("the disk of lake is full; free space and run again", start_us)
 
     folder.mkdir(parents=True, exist_ok=True)
     # The browser's driver has an event loop of its own in this thread.
-    run_in_thread(lambda: asyncio.run(write()))
+    run_in_thread(write)
 
 
 def run_in_thread(work: Callable[[], None]) -> None:

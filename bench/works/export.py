@@ -10,7 +10,6 @@ measures the other ways.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import random
@@ -173,12 +172,8 @@ def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **
     settings = ExportSettings(
         address, node.address, selection=Selection((STREAM,)), client_id=str(time.time_ns()), **more
     )
-
-    async def run() -> None:
-        async with opened(settings) as exporter:
-            await exporter.run()
-
-    asyncio.run(run())
+    with opened(settings) as exporter:
+        exporter.run()
 
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:

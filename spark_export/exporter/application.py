@@ -10,18 +10,18 @@ and this exporter and the one without Spark (`run.py`) can continue each other's
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from spark_export.exporter.inline import in_thread
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
@@ -67,7 +67,6 @@ class SparkExporter(Exporter):
         super().__init__(settings)
         self._options, self._is_remote = options, options.get("remote") is not None
         self._session, self._is_own = session, session is None
-        self._stopping = threading.Event()
         self._submitter = os.getppid() if is_submitted() else None
 
     def check_alive(self) -> None:
@@ -75,42 +74,34 @@ class SparkExporter(Exporter):
         if self._submitter not in (None, os.getppid()):
             raise SparkLost("the Spark of spark-submit has ended; submit the daemon again")
 
-    async def __aexit__(self, *raised: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._session is not None and self._is_own:
             session, self._session = self._session, None
-            await asyncio.to_thread(close_session, session)
+            close_session(session)
 
-    async def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
+    def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
         """Exports all ranges by one query. Returns None if streams were left out: the others are planned again."""
-        loop = asyncio.get_running_loop()
-        self._stopping.clear()
         planned = {each.of.place: each for each in left}
         # A range without rows only records that messages were lost.
         empty = [each for each in planned.values() if not each.rows]
         if empty:
-            plan = await asyncio.to_thread(self._plan_files, state)
-            commit = self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic())
-            await self._committed(await self._to_its_end(commit))
+            plan = self._plan_files(state)
+            self._committed(self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic()))
         if len(empty) == len(planned):
             return []
-        # A cancellation during the commit was put off until here. It counts because rows are left to export.
-        if self._is_ending:
-            raise asyncio.CancelledError
+        self._check_stop()
 
         def take(rows: Any) -> None:
-            if (step := self._take(rows, planned, loop)) is not None:
-                asyncio.run_coroutine_threadsafe(self._committed(step), loop).result()
+            if (step := self._take(rows, planned)) is not None:
+                self._committed(step)
 
-        querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
+        # In the main thread, PySpark would replace the handler of Ctrl-C.
+        querying = in_thread(lambda: self._query(planned, take), "export-query")
+        wait([querying])
+        # After a signal, a commit that had begun is complete, and whatever ended the query is no failure.
+        self._check_stop()
         try:
-            # `wait` lets no cancellation reach the query. From Python 3.14 on, `shield` would log the query's error.
-            await asyncio.wait([querying])
             querying.result()
-        except asyncio.CancelledError:
-            # A commit that has begun is completed; a micro-batch that is being written is abandoned.
-            self._stopping.set()
-            await asyncio.gather(querying, return_exceptions=True)
-            raise
         except TaskFailed as error:
             if WORKER_LATE in str(error):
                 # The caller plans what is left, and starts another query.
@@ -137,12 +128,12 @@ class SparkExporter(Exporter):
                 options = {"maxOffsetsPerTrigger": str(rows_max), **self._source_options(left)}
                 rows = session.readStream.format(PAGES).options(**options).load()
                 with open_query(rows, take, availableNow=True) as query:
-                    while not self._stopping.is_set() and not query.awaitTermination(STOP_POLL_S):
+                    while not self.stop.is_set() and not query.awaitTermination(STOP_POLL_S):
                         pass
                 return
             # A Connect server would run `foreachBatch` itself, but only this process has the table. A Spark before 4.2
             # would make one micro-batch of everything. So in both cases each step is a batch query.
-            while left and not self._stopping.is_set():
+            while left and not self.stop.is_set():
                 part = take_step(left, rows_max, bytes_max)
                 ends = json.dumps(_offsets((each.of.place, each.end) for each in part))
                 options = {**self._source_options(part), "endingOffsets": ends}
@@ -160,9 +151,7 @@ class SparkExporter(Exporter):
         assigned = {stream: [int(partition) for partition in each] for stream, each in starts.items()}
         return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": json.dumps(starts)}
 
-    def _take(
-        self, rows: Any, planned: Mapping[tuple[str, int], IndexRange], loop: asyncio.AbstractEventLoop
-    ) -> ExportStep | None:
+    def _take(self, rows: Any, planned: Mapping[tuple[str, int], IndexRange]) -> ExportStep | None:
         """Exports one micro-batch. Returns None if the table has all of its rows already."""
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         state = self._log.load()
@@ -176,17 +165,14 @@ class SparkExporter(Exporter):
             failpoint("tasks_done")
             self._check_incarnations(planned.values())
             _check_there(plan, written)
-            if self._stopping.is_set():
-                raise ExportError("the export was stopped")
+            self._check_stop()
         except BaseException as error:
-            said = self._abandon(plan, written, error, started_us)
-            asyncio.run_coroutine_threadsafe(said, loop).result()
+            self._abandon(plan, written, error, started_us)
             raise
         if not written.ranges:
             self._log.abandon(plan)
             return None
-        commit = self._commit(plan, written, started_us, started_s)
-        return asyncio.run_coroutine_threadsafe(commit, loop).result()
+        return self._commit(plan, written, started_us, started_s)
 
     def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
         """Raises PositionsMoved if a stream was deleted or made anew after the plan.

@@ -5,13 +5,10 @@ Each such export is a run. A run that fails is logged and counted, and the daemo
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -20,8 +17,9 @@ from spark_export.errors import SourceError
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import Exporter, ExportOutcome, OnStep, log_step
+from spark_export.exporter.scheduled import stop_signals
 from spark_export.exporter.upkeep import TableUpkeep
-from spark_export.tables.errors import ExportError, StreamsLeftOut
+from spark_export.tables.errors import ExportError, ExportStopped, StreamsLeftOut
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -32,7 +30,7 @@ JITTER = 0.1
 """The largest random delay of a start, as a fraction of the interval. It spreads the load of exporters on one node."""
 
 
-async def run_daemon(
+def run_daemon(
     exporter: Exporter,
     *,
     every_s: float,
@@ -52,22 +50,22 @@ async def run_daemon(
     statistics = ExporterStatistics()
     if metrics_file is not None:
         try:
-            await asyncio.to_thread(write_metrics, metrics_file, statistics)
+            write_metrics(metrics_file, statistics)
         except OSError as error:
             raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
 
-    async def count(step: ExportStep) -> None:
+    def count(step: ExportStep) -> None:
         # A first run can take hours, so the metrics are updated after each published step.
         nonlocal statistics
-        await log_step(step)
+        log_step(step)
         statistics = statistics.after_step(step)
-        await _keep_metrics(metrics_file, statistics)
+        _keep_metrics(metrics_file, statistics)
 
-    stop = asyncio.Event()
-    with _stopping(stop):
+    stop = exporter.stop
+    with stop_signals(stop, []):
         while not stop.is_set():
             started_s = time.monotonic()
-            outcome = await _run_once(exporter, stop, count)
+            outcome = _run_once(exporter, count)
             if outcome is not None:
                 statistics = statistics.after_run(outcome, time.time())
                 if on_outcome is not None:
@@ -77,58 +75,46 @@ async def run_daemon(
             else:
                 statistics = statistics.added(runs=1, failed_runs=1)
             if upkeep is not None and not stop.is_set():
-                statistics = await _keep_table(upkeep, statistics)
+                statistics = _keep_table(upkeep, statistics)
             delay_s, skipped = next_start(started_s, time.monotonic(), every_s, chance())
             if skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=skipped)
             statistics = statistics.added(skipped_starts=skipped)
-            await _keep_metrics(metrics_file, statistics)
-            await _rest(exporter, stop, delay_s)
+            _keep_metrics(metrics_file, statistics)
+            _rest(exporter, delay_s)
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
     logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
 
 
-async def _run_once(exporter: Exporter, stop: asyncio.Event, on_step: OnStep) -> ExportOutcome | None:
-    """Exports all new messages once. Returns None after an expected error, or if `stop` ended the run."""
-    run = asyncio.create_task(exporter.run(on_step=on_step))
-    stopping = asyncio.create_task(stop.wait())
+def _run_once(exporter: Exporter, on_step: OnStep) -> ExportOutcome | None:
+    """Exports all new messages once. Returns None after an expected error, or if a signal ended the run."""
     try:
-        await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not run.done():
-            run.cancel()
-        try:
-            outcome = await run
-        except asyncio.CancelledError:
-            return None
-        except StreamsLeftOut as error:
-            outcome = error.outcome
-        except (ExportError, SourceError, ClientError, OSError) as error:
-            logger.error("run failed", error=" ".join(str(error).split()))
-            return None
-    finally:
-        stopping.cancel()
-        run.cancel()
+        outcome = exporter.run(on_step=on_step)
+    except ExportStopped:
+        return None
+    except StreamsLeftOut as error:
+        outcome = error.outcome
+    except (ExportError, SourceError, ClientError, OSError) as error:
+        logger.error("run failed", error=" ".join(str(error).split()))
+        return None
     amounts = {name: getattr(outcome, name) for name in ("rows", "data_bytes", "files", "lost", "steps")}
     logger.info("run ended", run=outcome.run_id, **amounts, seconds=round(outcome.seconds, 3))
     return outcome
 
 
-async def _rest(exporter: Exporter, stop: asyncio.Event, delay_s: float) -> None:
-    """Waits until the next start, or until `stop` is set. Raises SparkLost."""
+def _rest(exporter: Exporter, delay_s: float) -> None:
+    """Waits until the next start, or until a signal. Raises SparkLost."""
     end_s = time.monotonic() + delay_s
-    while not stop.is_set():
+    exporter.check_alive()
+    while (left_s := end_s - time.monotonic()) > 0 and not exporter.stop.wait(min(left_s, ALIVE_S)):
         exporter.check_alive()
-        if (left_s := end_s - time.monotonic()) <= 0:
-            break
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), min(left_s, ALIVE_S))
 
 
-async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
     """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
-        done = await asyncio.to_thread(upkeep.run)
+        done = upkeep.run()
     except (ExportError, OSError) as error:
         logger.error("upkeep failed", error=" ".join(str(error).split()))
         return statistics.added(failed_upkeeps=1)
@@ -137,26 +123,13 @@ async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> Ex
     return statistics.added(compactions=done.merged > 0, expired=done.expired)
 
 
-async def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
+def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
     """Replaces the metrics file. A failure, as on a full disk, is only logged."""
     try:
         if path is not None:
-            await asyncio.to_thread(write_metrics, path, statistics)
+            write_metrics(path, statistics)
     except OSError as error:
         logger.error("metrics not written", file=str(path), error=str(error))
-
-
-@contextmanager
-def _stopping(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for each in signals:
-        loop.add_signal_handler(each, stop.set)
-    try:
-        yield
-    finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
 
 
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:

@@ -5,12 +5,14 @@ The history does not decide what is exported. If the file is lost or cannot be w
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +31,6 @@ from spark_export.tables.errors import ExportError
 from spark_export.tables.model import Incarnation, IndexRange
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from spark_export.exporter.planning import ExportStep
 
 FILE = "_history.sqlite"
@@ -156,40 +156,40 @@ class ExportHistory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def begin(self, table_id: str, address: str, table_format: str, client_id: str) -> None:
+    def begin(self, table_id: str, address: str, table_format: str, client_id: str) -> None:
         """Records the address, the format and the client id of an export. A repeated call updates the record."""
         said = {"address": address, "format": table_format, "client_id": client_id}
         new = insert_or_update(exports).values(table_id=table_id, created_us=_now_us(), **said)
         is_other = sa.or_(*(exports.c[name] != value for name, value in said.items()))
         statement = new.on_conflict_do_update(index_elements=[exports.c.table_id], set_=said, where=is_other)
-        await self._write(lambda connection: connection.execute(statement))
+        self._write(lambda connection: connection.execute(statement))
 
-    async def add_run(self, step: ExportStep, started_us: int) -> None:
+    def add_run(self, step: ExportStep, started_us: int) -> None:
         values = {name: getattr(step, name) for name in ("run", *AMOUNTS)}
         values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
 
-        async def work(connection: AsyncConnection) -> None:
-            number = (await connection.execute(sa.insert(runs).values(**values))).lastrowid
+        def work(connection: sa.Connection) -> None:
+            number = connection.execute(sa.insert(runs).values(**values)).lastrowid
             rows: list[dict[str, Any]] = [
                 {**each.of._asdict(), "begin_index": each.begin, "end_index": each.end, "lost": each.lost}
                 for each in step.ranges
             ]
-            await connection.execute(sa.insert(ranges), [{**row, "run_id": number} for row in rows])
+            connection.execute(sa.insert(ranges), [{**row, "run_id": number} for row in rows])
             # The table of ranges would grow without end, so old ranges are deleted, and these sums stay.
             sums = [{**row, "rows": row["end_index"] - row["begin_index"], "runs": 1} for row in rows]
-            await connection.execute(_ADD, sums)
-            await connection.execute(sa.delete(ranges).where(ranges.c.run_id <= number - RANGES_RUNS))
+            connection.execute(_ADD, sums)
+            connection.execute(sa.delete(ranges).where(ranges.c.run_id <= number - RANGES_RUNS))
 
-        await self._write(work)
+        self._write(work)
 
-    async def add_failure(self, error: str, started_us: int) -> None:
+    def add_failure(self, error: str, started_us: int) -> None:
         values = {"state": "failed", "started_us": started_us, "finished_us": _now_us(), "error": error}
-        await self._write(lambda connection: connection.execute(sa.insert(runs).values(**values)))
+        self._write(lambda connection: connection.execute(sa.insert(runs).values(**values)))
 
-    async def add_record(self, kind: str, content: Mapping[str, Any]) -> None:
+    def add_record(self, kind: str, content: Mapping[str, Any]) -> None:
         """Adds a record of a verification, of forgotten messages or of a migration."""
         values = {"time_us": _now_us(), "kind": kind, "content": json.dumps(content, ensure_ascii=False)}
-        await self._write(lambda connection: connection.execute(sa.insert(records).values(**values)))
+        self._write(lambda connection: connection.execute(sa.insert(records).values(**values)))
 
     def load_runs(self, last: int) -> list[Run]:
         """Returns the `last` latest runs, newest first; an empty list without a history. Raises ExportError."""
@@ -225,23 +225,29 @@ class ExportHistory:
             found = connection.execute(chosen.limit(count))
             return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
 
-    async def _write(self, work: Any) -> None:
+    def _write(self, work: Callable[[sa.Connection], object]) -> None:
         from sqlalchemy.ext.asyncio import create_async_engine
 
-        engine = create_async_engine("sqlite+aiosqlite://", async_creator=self._connect, poolclass=NullPool)
+        async def main() -> None:
+            engine = create_async_engine("sqlite+aiosqlite://", async_creator=self._connect, poolclass=NullPool)
+            try:
+                async with engine.begin() as connection:
+                    await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                    # Of two processes that make the file at once, one waits, and finds the tables of the other.
+                    await connection.execute(sa.text("BEGIN IMMEDIATE"))
+                    await connection.run_sync(metadata.create_all)
+                    await connection.run_sync(work)
+            finally:
+                await engine.dispose()
+
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            async with engine.begin() as connection:
-                await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
-                # Of two processes that make the file at once, one waits, and finds the tables of the other.
-                await connection.execute(sa.text("BEGIN IMMEDIATE"))
-                await connection.run_sync(metadata.create_all)
-                await work(connection)
+            # The caller's thread can have an event loop of its own.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, main()).result()
             give_to_folder(self.path, self.path.parent)
         except (SQLAlchemyError, OSError) as error:
             logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
-        finally:
-            await engine.dispose()
 
     async def _connect(self) -> Any:
         import aiosqlite

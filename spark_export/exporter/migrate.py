@@ -7,7 +7,6 @@ of the same files.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import tempfile
@@ -52,7 +51,7 @@ class OldExport:
     losses: Mapping[Place, list[Interval]]
 
 
-async def migrate(
+def migrate(
     place: StoreLocation,
     options: Mapping[str, str],
     catalog: CatalogChoice | None,
@@ -80,30 +79,23 @@ async def migrate(
             locks.enter_context(locked(lock, refusal))
         old, read = _read_ledger(path), path.read_bytes()
 
-        def prove() -> tuple[TableLog, OldRuns, int]:
-            log = _open_old(place, options, catalog, old, filesystem, root)
-            return log, *_prove(log, old, place)
-
-        def adopt() -> None:
-            if is_stored:
-                # A ledger on a store has no lock, but an exporter writes it before each run.
-                _fetch(filesystem, stored, path)
-                if path.read_bytes() != read:
-                    raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
-            log.adopt(old.table_id, runs, positions)
-            if is_stored:
-                with store_errors(stored):
-                    filesystem.move(stored, f"{stored}.migrated")
-            else:
-                rename_durably(path, path.with_name(f"{path.name}.migrated"))
-
-        # A cancellation while the rows are compared ends the command before anything is taken over.
-        log, runs, rows = await asyncio.to_thread(prove)
+        log = _open_old(place, options, catalog, old, filesystem, root)
+        runs, rows = _prove(log, old, place)
         positions = {each.of: TablePosition(each.end) for number in sorted(runs) for each in runs[number][0]}
-        await asyncio.to_thread(adopt)
+        if is_stored:
+            # A ledger on a store has no lock, but an exporter writes it before each run.
+            _fetch(filesystem, stored, path)
+            if path.read_bytes() != read:
+                raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
+        log.adopt(old.table_id, runs, positions)
+        if is_stored:
+            with store_errors(stored):
+                filesystem.move(stored, f"{stored}.migrated")
+        else:
+            rename_durably(path, path.with_name(f"{path.name}.migrated"))
     done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}
-    await history.begin(log.table_id(), str(place), log.format, old.client_id)
-    await history.add_record("migrate", done)
+    history.begin(log.table_id(), str(place), log.format, old.client_id)
+    history.add_record("migrate", done)
     return done
 
 

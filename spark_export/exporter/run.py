@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import structlog
 
@@ -25,6 +25,7 @@ from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import (
     ExportDiskFull,
     ExportError,
+    ExportStopped,
     PositionsMoved,
     StreamsLeftOut,
     full_disk_told,
@@ -38,8 +39,7 @@ from stream_storage.failpoint import failpoint
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
 
-T = TypeVar("T")
-OnStep: TypeAlias = Callable[[ExportStep], Coroutine[Any, Any, None]]
+OnStep: TypeAlias = Callable[[ExportStep], None]
 """Called after each committed step."""
 
 logger = structlog.get_logger(__name__)
@@ -83,21 +83,27 @@ class ExportOutcome:
     data_bytes_left: int = 0
 
 
-async def log_step(step: ExportStep) -> None:
+def log_step(step: ExportStep) -> None:
     """Logs a committed step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
     logger.info("step published", run=step.run, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
 
 
 class Exporter:
-    """Executes the exports of one table, one at a time, in threads of this process. It is an async context manager.
+    """Executes the exports of one table, one at a time, in threads of this process. It is a context manager.
 
     on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
+    stop: a run ends soon after this event is set. A commit that has begun is completed first.
     """
 
     overtaken_event = "overtaken by another exporter"
     """What the log says before an export is planned anew."""
 
-    def __init__(self, settings: ExportSettings, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ExportSettings,
+        on_progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
         """Creates a missing table. Raises ExportError."""
         self._settings = settings
         self._log = settings.open_log()
@@ -105,21 +111,22 @@ class Exporter:
         self._client_id = settings.consumer(self._table_id)
         self._node = settings.node_side()
         self._on_progress = on_progress
+        self.stop = stop or threading.Event()
         self._is_first_plan = True
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Ends what the exports have started."""
 
-    async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
+    def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
 
-        If the caller cancels this call during a commit, the commit is completed first. Raises StreamsLeftOut at the end
-        if a stream could not be exported, and other ExportErrors and ClientErrors at once.
+        Raises StreamsLeftOut at the end if a stream could not be exported, ExportStopped if messages were left when
+        `stop` was set, and other ExportErrors and ClientErrors at once.
         """
-        started_s, self._is_ending, self._on_step = time.monotonic(), False, on_step
+        started_s, self._on_step = time.monotonic(), on_step
         # The committed steps of this export, and the streams that it cannot export.
         self._steps, self._left_out = list[ExportStep](), dict[str, LeftOutStream]()
         self._pace = Pace(self._settings.step_sizes()[0], self._settings.seconds_max, started_s)
@@ -127,13 +134,14 @@ class Exporter:
         left: list[IndexRange] | None = None
         overtaken = committed = 0
         while left is None:
+            self._check_stop()
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
-            state, ranges = await self._plan(until)
+            state, ranges = self._plan(until)
             if until is None:
                 # Later messages are left to the next call. Otherwise this one would not end while a producer pushes.
                 until = {each.of: each.end for each in ranges}
             try:
-                left = await self._export(state, ranges) if ranges else []
+                left = self._export(state, ranges) if ranges else []
             except PositionsMoved as error:
                 # Another exporter has committed some of these messages; the plan is made anew from its positions. Only
                 # failures in a row count: a long export that gets on may meet another exporter often.
@@ -161,20 +169,25 @@ class Exporter:
     def check_alive(self) -> None:
         """Raises SparkLost if no later call can succeed. A daemon calls this method between two runs."""
 
-    async def _plan(self, until: Mapping[Incarnation, int] | None) -> tuple[TableState, list[IndexRange]]:
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            where = self._settings.folder
+            raise ExportStopped(f"the export into {where} was stopped; the next one takes its messages again")
+
+    def _plan(self, until: Mapping[Incarnation, int] | None) -> tuple[TableState, list[IndexRange]]:
         """Returns the state of the table, and the ranges of the new messages up to `until`."""
         # The table is read first. A position that another exporter moved later could be beyond the ends read before it.
-        state = await asyncio.to_thread(self._log.load)
+        state = self._log.load()
         selection = self._settings.selection
-        ends = await asyncio.to_thread(self._node.list_ends, selection)
+        ends = self._node.list_ends(selection)
         if not ends and selection.pattern is not None:
             logger.warning("no stream of the node matches", pattern=selection.pattern)
         # A stream that was left out stays out until the next export, so that the stream is reported once.
         ends = [each for each in ends if each.stream not in self._left_out]
         # Without the saved positions, a node that was put back to an earlier state, and has grown again, could not be
         # told from a healthy one.
-        saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
-        put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
+        saved = self._node.load_positions(self._client_id)
+        put_back = self._node.find_put_back(ends, state, saved)
         planned, left_out = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
         # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
         refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in planned}
@@ -184,7 +197,7 @@ class Exporter:
         # node shows a wrong lag until new messages come.
         there = {(end.stream, end.partition, end.created_us) for end in ends if end.stream not in self._left_out}
         latest = [(of, each.end) for of, each in state.latest().values() if (*of.place, of.created_us) in there]
-        await self._tell({of: end for of, end in latest if saved.get(of.place, 0) < end})
+        self._tell({of: end for of, end in latest if saved.get(of.place, 0) < end})
         ranges = [each for each in planned if each.of.stream not in self._left_out]
         return state, ranges if until is None else cut_at(ranges, until)
 
@@ -192,7 +205,7 @@ class Exporter:
         self._left_out.setdefault(each.stream, each)
         logger.warning("stream left out", stream=each.stream, reason=each.reason)
 
-    async def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
+    def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
         """Exports a step, which begins with these ranges. Returns the ranges for which there is no time, or [] at the
         end; None if the other ranges are to be planned again."""
         # Take a step of a size that fits into the time that is left.
@@ -201,66 +214,64 @@ class Exporter:
             return left
         part = take_step(left, rows_max, self._settings.step_sizes()[1])
         with full_disk_told(self._log.place):
-            step = await self._step(state, part, self._progress_reporter(left))
+            step = self._step(state, part, self._progress_reporter(left))
         if step is not None:
             # Learn the speed, which decides the size of the next step, and tell the caller.
             self._pace.took(step.rows, step.seconds)
-            await self._committed(step)
-        # A cancellation during the commit was put off until here. It counts only if messages are left to export.
-        if self._is_ending and part != left:
-            raise asyncio.CancelledError
+            self._committed(step)
         return [] if part == left else None
 
-    async def _committed(self, step: ExportStep) -> None:
+    def _committed(self, step: ExportStep) -> None:
         self._steps.append(step)
         if self._on_step is not None:
-            await self._to_its_end(self._on_step(step))
+            self._on_step(step)
 
-    async def _step(
+    def _step(
         self, state: TableState, ranges: list[IndexRange], on_rows: Callable[[int, int], None]
     ) -> ExportStep | None:
         """Exports the ranges as one run. Returns None, and commits nothing, if no stream could be read."""
         # A run without new messages does not load the modules that read messages and write files.
         from spark_export.exporter.inline import run_tasks
 
+        def look(rows: int, data_bytes: int) -> None:
+            self._check_stop()
+            on_rows(rows, data_bytes)
+
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
         # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
-        plan = await asyncio.to_thread(self._plan_files, state)
+        plan = self._plan_files(state)
         try:
             # Let the tasks write files.
             parallelism = os.cpu_count() or 1
-            written = await run_tasks(plan_tasks(ranges, parallelism), plan, self._node, parallelism, on_rows)
+            written = run_tasks(plan_tasks(ranges, parallelism), plan, self._node, parallelism, look)
             failpoint("tasks_done")
             # Leave out the streams that could not be read, with the files that other tasks wrote of them: a later
             # position would hide the gap.
             for each in written.left_out:
                 self._leave_out(each)
-            without = [each for each in written.files if each.stream in self._left_out]
-            await asyncio.to_thread(remove_files, plan, without)
+            remove_files(plan, [each for each in written.files if each.stream in self._left_out])
             written = Written([each for each in written.files if each.stream not in self._left_out], written.ranges)
         except BaseException as error:
-            # Nothing was committed, so the files are of no use. The shield lets a second cancellation leave no file.
-            await asyncio.shield(self._abandon(plan, written, error, started_us))
+            # Nothing was committed, so the files are of no use.
+            self._abandon(plan, written, error, started_us)
             raise
         if not written.ranges:
-            nothing_read = ExportError(next(iter(self._left_out.values())).reason)
-            await asyncio.shield(self._abandon(plan, written, nothing_read, started_us))
+            self._abandon(plan, written, ExportError(next(iter(self._left_out.values())).reason), started_us)
             return None
-        # From here on nobody knows whether the run is in the table, so a cancellation waits for the end of the commit.
-        return await self._to_its_end(self._commit(plan, written, started_us, started_s))
+        return self._commit(plan, written, started_us, started_s)
 
-    async def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
+    def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
         failpoint("before_commit")
         try:
-            commit = await asyncio.to_thread(self._log.append, plan, written)
+            commit = self._log.append(plan, written)
         except PositionsMoved as error:
             # Another exporter has committed these messages. The files of this run would double them.
-            await self._abandon(plan, written, error, started_us)
+            self._abandon(plan, written, error, started_us)
             raise
         except (ExportError, OSError) as error:
             # The answer may have got lost, and the table may have the files: they stay.
-            await self._abandon(plan, Written(), error, started_us)
+            self._abandon(plan, Written(), error, started_us)
             failure = ExportDiskFull if is_disk_full(error) else ExportError
             raise failure(f"the run is written, and was not added to the table: {error}") from error
         # The messages are in the table. The steps that follow only report this.
@@ -275,27 +286,27 @@ class Exporter:
             seconds=time.monotonic() - started_s,
         )
         # The node comes first, because it shows the lag to everybody; then the history of this export.
-        await self._tell({each.of: each.end for each in commit.ranges})
+        self._tell({each.of: each.end for each in commit.ranges})
         failpoint("saved")
-        await (await self._open_history()).add_run(step, started_us)
+        self._open_history().add_run(step, started_us)
         return step
 
-    async def _tell(self, moved: Mapping[Incarnation, int]) -> None:
+    def _tell(self, moved: Mapping[Incarnation, int]) -> None:
         """Saves the positions on the node. A failure is only logged, because the next run saves them, too."""
         try:
             if moved:
-                await asyncio.to_thread(self._node.save_positions, self._client_id, moved)
+                self._node.save_positions(self._client_id, moved)
         except ClientError as error:
             logger.warning("positions not told to the node", error=" ".join(str(error).split()))
 
-    async def _abandon(self, plan: FilesPlan, written: Written, error: BaseException, started_us: int) -> None:
+    def _abandon(self, plan: FilesPlan, written: Written, error: BaseException, started_us: int) -> None:
         """Removes the files of a run that is not in the table, and notes in the history why."""
         # The error is one line in the history, in place of a traceback.
-        said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+        said = "interrupted" if isinstance(error, (ExportStopped, KeyboardInterrupt)) else str(error)
         text = " ".join(said.split()) or type(error).__name__
-        await asyncio.to_thread(self._log.abandon, plan, written.files)
+        self._log.abandon(plan, written.files)
         logger.warning("run abandoned", error=text)
-        await (await self._open_history()).add_failure(text, started_us)
+        self._open_history().add_failure(text, started_us)
 
     def _plan_files(self, state: TableState) -> FilesPlan:
         """Returns how the tasks of a run write files. Warns, once, of columns of our own table that stay null."""
@@ -308,13 +319,13 @@ class Exporter:
         self._is_first_plan = False
         return self._settings.plan_files(self._log, state)
 
-    async def _open_history(self) -> ExportHistory:
+    def _open_history(self) -> ExportHistory:
         # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.
         from spark_export.exporter.history import history_of
 
         place = self._settings.place()
         history = history_of(place, self._settings.history)
-        await history.begin(self._table_id, str(place), self._log.format, self._client_id)
+        history.begin(self._table_id, str(place), self._log.format, self._client_id)
         return history
 
     def _progress_reporter(self, left: Sequence[IndexRange]) -> Callable[[int, int], None]:
@@ -326,16 +337,10 @@ class Exporter:
         def tell(step_rows: int, step_bytes: int) -> None:
             if self._on_progress is not None:
                 done = rows + step_rows, data_bytes + step_bytes
-                self._on_progress(Progress(len(steps) + 1, done[0], planned[0], done[1], planned[1]))
+                try:
+                    self._on_progress(Progress(len(steps) + 1, done[0], planned[0], done[1], planned[1]))
+                except Exception:
+                    # An error of the caller's function does not end the run.
+                    logger.exception("progress not told")
 
         return tell
-
-    async def _to_its_end(self, work: Awaitable[T]) -> T:
-        """Waits for the end of `work`. A cancellation meanwhile only sets `_is_ending`."""
-        # `wait` lets no cancellation reach `work` itself. From Python 3.14 on, `shield` would log an error of `work`.
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            self._is_ending = True
-        return await task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -75,7 +74,7 @@ class TableUpkeep:
         return Kept(before, after, merged, expired)
 
 
-async def forget(
+def forget(
     log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float | None = None
 ) -> dict[str, Any]:
     """Erases the messages of a stream, or those with one key, that the node has stored until now, and keeps them out of
@@ -85,21 +84,21 @@ async def forget(
         as the owner of the table says, else not at all.
     """
     # A table of the user's own can lack the columns that say which rows to erase.
-    names = await asyncio.to_thread(log.column_names)
+    names = log.column_names()
     needed = ("timestamp",) if key is None else ("timestamp", "key")
     if lacking := [each for each in needed if names and each not in names]:
         raise TableRefused(f"the table {log.address} has no column {lacking[0]}; erase its rows with another program")
-    until_us = await asyncio.to_thread(_latest_us, log, stream)
-    rows = await asyncio.to_thread(log.forget, stream, key, until_us)
-    rule = await asyncio.to_thread(log.owners_rule)
-    expired = await asyncio.to_thread(log.expire, keep_s or 0.0, exactly=keep_s is not None)
+    until_us = _latest_us(log, stream)
+    rows = log.forget(stream, key, until_us)
+    rule = log.owners_rule()
+    expired = log.expire(keep_s or 0.0, exactly=keep_s is not None)
     is_kept = rule.keep_s == math.inf or (keep_s is None and (rule.keep_s > 0 or rule.versions_min > 1))
-    still_in = await asyncio.to_thread(log.versions_with, stream, key)
+    still_in = log.versions_with(stream, key)
     done: dict[str, Any] = {"stream": stream, "key_sha256": None if key is None else key_digest(key)}
     done |= {"until_us": until_us, "rows": rows, "expired": expired}
     # The properties of the owner that retain older versions, and the tags and branches that still have the rows.
     done |= {"kept_by": rule.said if is_kept else "", "still_in": still_in}
-    await history.add_record("forget", done)
+    history.add_record("forget", done)
     return done
 
 

@@ -91,7 +91,8 @@ class FilesWriter:
             values = tuple(_value(each, fixed, time) for each in self.plan.partition_by)
             place = (stream, era, values)
             # Each use moves a file to the end, so the file that was used longest ago comes first.
-            file = self._open[place] = self._open.pop(place, None) or self._new_file(place)
+            file = self._open.pop(place, None) or self._new_file(place)
+            self._open[place] = file
             file.write(self._arranged(part, fixed))
             if file.bytes_written >= FILE_BYTES_MAX:
                 self._close(place)

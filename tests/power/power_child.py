@@ -41,18 +41,12 @@ def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
 
 
 def export(folder: Path, node: str, stream: str) -> None:
-    import asyncio
-
     from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.run import Exporter
 
-    async def run() -> None:
-        settings = ExportSettings(folder, node, selection=Selection((stream,)))
-        async with Exporter(settings) as exporter:
-            await exporter.run()
-
-    asyncio.run(run())
+    with Exporter(ExportSettings(folder, node, selection=Selection((stream,)))) as exporter:
+        exporter.run()
 
 
 def main(verb: str, *arguments: str) -> None:

@@ -6,7 +6,6 @@ Method: the installed command as a node that demands certificates, a real Spark 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,14 +170,14 @@ def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProce
     """List, read, and save positions: the second run finds nothing new."""
     chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls())
 
-    async def run() -> int:
-        async with Exporter(chosen) as exporter:
-            return (await exporter.run()).rows
+    def run() -> int:
+        with Exporter(chosen) as exporter:
+            return exporter.run().rows
 
-    assert asyncio.run(run()) == COUNT
+    assert run() == COUNT
     found = dataset.dataset(tmp_path / "lake" / "messages", partitioning="hive").to_table()
     assert sorted(found["index"].to_pylist()) == list(range(COUNT))
-    assert asyncio.run(run()) == 0
+    assert run() == 0
 
 
 def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProcess, tmp_path: Path) -> None:
@@ -192,12 +191,8 @@ def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProc
         list(reader.batches())
     chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls(bob))
 
-    async def run() -> None:
-        async with Exporter(chosen) as exporter:
-            await exporter.run()
-
-    with pytest.raises(AccessDenied, match="certificate:bob"):
-        asyncio.run(run())
+    with pytest.raises(AccessDenied, match="certificate:bob"), Exporter(chosen) as exporter:
+        exporter.run()
     audit = [json.loads(line) for line in (tls_node.data_dir / "audit.jsonl").read_text().splitlines()]
     refused = [line for line in audit if line["event"] == "refused"]
     assert {line["identity"] for line in refused} == {"certificate:bob"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -31,7 +31,6 @@ from stream_node.cli.output import columns, progress_shown, say, say_each
 from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_duration, time_text
 
-T = TypeVar("T")
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 
@@ -49,22 +48,23 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     """
     with _progress() as on_progress:
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import Exporter, ExportOutcome, log_step
-        from spark_export.tables.errors import StreamsLeftOut
+        from spark_export.exporter.run import Exporter, log_step
+        from spark_export.exporter.scheduled import stop_signals
+        from spark_export.tables.errors import ExportStopped, StreamsLeftOut
 
         begin(log_level, nice)
         chosen = export.settings()
 
-        async def main() -> ExportOutcome:
-            async with Exporter(chosen, on_progress=on_progress) as exporter:
-                return await exporter.run(on_step=log_step)
-
         # A run that left streams out has exported the others: its report comes before the failure.
         failure: StreamsLeftOut | None = None
-        try:
-            outcome = _run_until_told(main())
-        except StreamsLeftOut as error:
-            outcome, failure = error.outcome, error
+        stop, received = threading.Event(), list[int]()
+        with stop_signals(stop, received), Exporter(chosen, on_progress, stop) as exporter:
+            try:
+                outcome = exporter.run(on_step=log_step)
+            except StreamsLeftOut as error:
+                outcome, failure = error.outcome, error
+            except ExportStopped:
+                raise typer.Exit(128 + received[0]) from None
         row, lines = outcome_row(outcome, str(chosen.place())), list(outcome_lines(outcome, chosen.open_log().address))
     say(row, lines)
     if failure is not None:
@@ -108,12 +108,9 @@ def daemon(
         say_each([outcome_row(outcome, str(chosen.place()))], ())
         sys.stdout.flush()
 
-    async def main() -> None:
-        async with spark.open_exporter(chosen) as exporter:
-            upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep)
-            await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
-
-    _run(main())
+    with spark.open_exporter(chosen) as exporter:
+        upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep)
+        run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
 
 def history(
@@ -160,7 +157,7 @@ def verify(
         told = partial(progress, "verifying")
         verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=told)
         row, lines = verdict_row(verdict), list(verdict_lines(verdict))
-        _run(table.history_of(folder).add_record("verify", asdict(verdict)))
+        table.history_of(folder).add_record("verify", asdict(verdict))
     say(row, lines)
     if not verdict.sound:
         raise typer.Exit(1)
@@ -219,7 +216,7 @@ def forget(
     except ValueError as error:
         raise UsageError(f"--key-hex {key_hex}: {error}") from error
     begin(log_level)
-    row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep))
+    row = erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep)
     lines = [f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed"]
     if row["kept_by"]:
         lines.append(f"older versions still have the rows, as the table has {row['kept_by']}; --keep 0s removes them")
@@ -244,7 +241,7 @@ def migrate(
 
     begin(log_level)
     options = table.store_options(folder)
-    row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
+    row = take_over(folder, options, table.choice(), table.history_of(folder), ledger)
     say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
 
 
@@ -265,29 +262,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     sizes = (f"{row[part] / 1e6:,.1f}" for part in ("data_bytes", "file_bytes"))
     started, rows = time_text(row["started_us"])[:19] + "Z", f"{row['rows']:,}"
     return (run, row["state"], started, rows, *sizes, f"{row['files']:,}", f"{row['lost']:,}", row["error"] or "")
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    return asyncio.run(main)
-
-
-def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine until it ends or SIGTERM cancels it, and returns its result.
-    After SIGTERM the coroutine can clean up; then this function raises typer.Exit with 128 plus the signal's number."""
-    import asyncio
-
-    async def interruptible() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await main
-
-    try:
-        return asyncio.run(interruptible())
-    except asyncio.CancelledError:
-        raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 def begin(log_level: str, nice: int = 0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,18 +58,12 @@ class World:
                 publisher.push(b"%0*d" % (size, number), key=key)
 
     def run(self, *, on_progress: Callable[[Progress], None] | None = None, **changes: Any) -> ExportOutcome:
-        async def main() -> ExportOutcome:
-            async with Exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
-                return await exporter.run()
-
-        return asyncio.run(main())
+        with Exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
+            return exporter.run()
 
     def with_exporter(self, work: Callable[[Exporter], Any], **changes: Any) -> Any:
-        async def main() -> Any:
-            async with Exporter(replace(self.settings, **changes)) as exporter:
-                return await work(exporter)
-
-        return asyncio.run(main())
+        with Exporter(replace(self.settings, **changes)) as exporter:
+            return work(exporter)
 
     def log(self) -> TableLog:
         return open_existing(self.settings.place(), self.settings.store_options)

@@ -5,7 +5,6 @@ python -m tests.spark_export.exporter.steps_child FOLDER NODE STREAM ROWS_MAX
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -23,18 +22,18 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-async def main(folder: str, node: str, stream: str, rows_max: str) -> None:
+def main(folder: str, node: str, stream: str, rows_max: str) -> None:
     rows = 0
 
-    async def told(step: ExportStep) -> None:
+    def told(step: ExportStep) -> None:
         nonlocal rows
         rows += step.rows
         sys.stdout.write(json.dumps([rows, resident_bytes()]) + "\n")
 
     settings = ExportSettings(Path(folder), node, selection=Selection((stream,)), rows_max=int(rows_max))
-    async with Exporter(settings) as exporter:
-        await exporter.run(on_step=told)
+    with Exporter(settings) as exporter:
+        exporter.run(on_step=told)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

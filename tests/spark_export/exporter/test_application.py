@@ -4,7 +4,6 @@ way round. Method: an embedded Spark, workers and drivers that are killed, and t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -35,7 +34,7 @@ from spark_export.exporter.application import (
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import OVERTAKEN_MAX, ExportOutcome
-from spark_export.tables.errors import PositionsMoved, StreamsLeftOut, TableRefused
+from spark_export.tables.errors import ExportStopped, PositionsMoved, StreamsLeftOut, TableRefused
 from spark_export.tables.model import Commit, FilesPlan, Incarnation, IndexRange, Written
 from stream_client import NodeUnreachable
 from stream_storage.failpoint import ENVIRONMENT_VARIABLE
@@ -50,12 +49,8 @@ MASTER = ("--master", "local[2,4]", "--every", "1s", "--compact-files", "0")
 
 
 def on_spark(world: World, spark: Any, on_step: Any = None, **changes: Any) -> ExportOutcome:
-    async def main() -> ExportOutcome:
-        settings = replace(world.settings, **changes)
-        async with SparkExporter(settings, session=spark) as exporter:
-            return await exporter.run(on_step=on_step)
-
-    return asyncio.run(main())
+    with SparkExporter(replace(world.settings, **changes), session=spark) as exporter:
+        return exporter.run(on_step=on_step)
 
 
 @pytest.mark.older_spark
@@ -236,21 +231,13 @@ def test_a_loss_without_rows_is_told_as_a_step(world: World) -> None:
     with world.client() as client:
         client.create(world.stream).truncate(15)
     told: list[ExportStep] = []
-
-    async def on_step(step: ExportStep) -> None:
-        told.append(step)
-
-    async def main() -> None:
-        settings = replace(world.settings, accept_lost=True)
-        async with SparkExporter(settings, session=object()) as exporter:
-            assert (await exporter.run(on_step=on_step)).lost == 5
-
-    asyncio.run(main())
+    with SparkExporter(replace(world.settings, accept_lost=True), session=object()) as exporter:
+        assert exporter.run(on_step=told.append).lost == 5
     assert [step.lost for step in told] == [5]
 
 
 def test_a_stop_during_the_commit_of_a_loss_ends_the_run(world: World) -> None:
-    """Goal: a signal that comes during this commit is not forgotten after it. Method: the run is cancelled in the
+    """Goal: a signal that comes during this commit is not forgotten after it. Method: the run is stopped in the
     commit, while another stream has rows left; the session of Spark is none, so a query would fail."""
     world.push(10, partitions=1)
     world.run()
@@ -261,25 +248,17 @@ def test_a_stop_during_the_commit_of_a_loss_ends_the_run(world: World) -> None:
     world.push(10, stream=other, partitions=1)
     told: list[ExportStep] = []
 
-    async def on_step(step: ExportStep) -> None:
-        told.append(step)
+    settings = replace(world.settings, accept_lost=True, selection=Selection((world.stream, other)))
+    with SparkExporter(settings, session=object()) as exporter:
+        append = exporter._log.append
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        settings = replace(world.settings, accept_lost=True, selection=Selection((world.stream, other)))
-        async with SparkExporter(settings, session=object()) as exporter:
-            run = asyncio.create_task(exporter.run(on_step=on_step))
-            append = exporter._log.append
+        def append_and_stop(plan: FilesPlan, written: Written) -> Commit:
+            exporter.stop.set()
+            return append(plan, written)
 
-            def append_and_stop(plan: FilesPlan, written: Written) -> Commit:
-                loop.call_soon_threadsafe(run.cancel)
-                return append(plan, written)
-
-            exporter._log.append = append_and_stop  # type: ignore[method-assign]
-            with pytest.raises(asyncio.CancelledError):
-                await run
-
-    asyncio.run(main())
+        exporter._log.append = append_and_stop  # type: ignore[method-assign]
+        with pytest.raises(ExportStopped):
+            exporter.run(on_step=told.append)
     assert [step.lost for step in told] == [5]
 
 
@@ -289,19 +268,16 @@ def test_only_conflicts_in_a_row_end_a_run(spark: Any, world: World) -> None:
     world.push(OVERTAKEN_MAX * 20 + 40, partitions=1)
     calls = count()
 
-    async def main() -> ExportOutcome:
-        async with SparkExporter(replace(world.settings, rows_max=20), session=spark) as exporter:
-            append = exporter._log.append
+    with SparkExporter(replace(world.settings, rows_max=20), session=spark) as exporter:
+        append = exporter._log.append
 
-            def append_in_turn(plan: FilesPlan, written: Written) -> Commit:
-                if next(calls) % 2:
-                    raise PositionsMoved("another exporter was quicker")
-                return append(plan, written)
+        def append_in_turn(plan: FilesPlan, written: Written) -> Commit:
+            if next(calls) % 2:
+                raise PositionsMoved("another exporter was quicker")
+            return append(plan, written)
 
-            exporter._log.append = append_in_turn  # type: ignore[method-assign]
-            return await exporter.run()
-
-    assert asyncio.run(main()).rows == OVERTAKEN_MAX * 20 + 40
+        exporter._log.append = append_in_turn  # type: ignore[method-assign]
+        assert exporter.run().rows == OVERTAKEN_MAX * 20 + 40
     assert next(calls) > 2 * OVERTAKEN_MAX
     world.assert_whole()
 
@@ -309,17 +285,12 @@ def test_only_conflicts_in_a_row_end_a_run(spark: Any, world: World) -> None:
 def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
     """Goal: rows of a new stream do not get the era of the old one. Method: the check before a micro-batch is read."""
     world.push(1, partitions=1)
-
-    async def main() -> None:
-        async with SparkExporter(world.settings, session=object()) as exporter:
-            assert isinstance(exporter, SparkExporter)
-            (end,) = world.settings.node_side().list_ends(world.settings.selection)
-            of = Incarnation(world.stream, 0, 0, end.created_us)
-            exporter._check_incarnations([IndexRange(of, 0, 1)])
-            with pytest.raises(PositionsMoved, match="made anew"):
-                exporter._check_incarnations([IndexRange(of._replace(created_us=1), 0, 1)])
-
-    asyncio.run(main())
+    with SparkExporter(world.settings, session=object()) as exporter:
+        (end,) = world.settings.node_side().list_ends(world.settings.selection)
+        of = Incarnation(world.stream, 0, 0, end.created_us)
+        exporter._check_incarnations([IndexRange(of, 0, 1)])
+        with pytest.raises(PositionsMoved, match="made anew"):
+            exporter._check_incarnations([IndexRange(of._replace(created_us=1), 0, 1)])
 
 
 @pytest.mark.parametrize(
@@ -372,13 +343,8 @@ def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World)
     def fail(rows: Any) -> None:
         raise NodeUnreachable("127.0.0.1:4000 cannot be reached")
 
-    async def main() -> None:
-        async with SparkExporter(world.settings, session=session) as exporter:
-            assert isinstance(exporter, SparkExporter)
-            with pytest.raises(NodeUnreachable):
-                exporter._query({of.place: IndexRange(of, 0, 1)}, fail)
-
-    asyncio.run(main())
+    with SparkExporter(world.settings, session=session) as exporter, pytest.raises(NodeUnreachable):
+        exporter._query({of.place: IndexRange(of, 0, 1)}, fail)
 
 
 def test_a_stream_whose_name_ends_like_another_one_is_not_blamed() -> None:

@@ -6,7 +6,6 @@ Method: names that are hard for paths, read by each format's own library; links 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -214,12 +213,12 @@ def test_a_table_made_anew_is_not_taken_for_the_one_before_it(world: World) -> N
     for name in (world.stream, other):
         world.push(10, stream=name)
 
-    async def main(exporter: Exporter) -> None:
+    def main(exporter: Exporter) -> None:
         for _ in range(2):
-            await exporter.run()
+            exporter.run()
         shutil.rmtree(world.folder)
-        await asyncio.to_thread(world.run, selection=Selection((other,)))
-        assert (await exporter.run()).rows == 10
+        world.run(selection=Selection((other,)))
+        assert exporter.run().rows == 10
 
     world.with_exporter(main)
     world.assert_whole((world.stream, other))

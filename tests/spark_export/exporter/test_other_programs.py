@@ -6,7 +6,6 @@ restore, expire. A model says which rows must be there after each step. Two expo
 
 from __future__ import annotations
 
-import asyncio
 import random
 import warnings
 from collections.abc import Callable
@@ -83,9 +82,7 @@ class Table:
                 if each.key == key
             }
         self.remove(places.__contains__)
-        asyncio.run(
-            forget(self.world.log(), history_of(self.world.settings.place()), self.world.stream, key, keep_s=86_400)
-        )
+        forget(self.world.log(), history_of(self.world.settings.place()), self.world.stream, key, keep_s=86_400)
 
     def compact(self) -> None:
         self.world.compact(keep_s=self.seeded.choice([86_400.0, 432_000.0]))
@@ -396,12 +393,9 @@ def test_an_exporter_races_another_in_threads(each_format: World) -> None:
     failed: list[BaseException] = []
 
     def run() -> None:
-        async def main() -> None:
-            async with Exporter(replace(world.settings, rows_max=20)) as exporter:
-                await exporter.run()
-
         try:
-            asyncio.run(main())
+            with Exporter(replace(world.settings, rows_max=20)) as exporter:
+                exporter.run()
         except (PositionsMoved, ExportError) as error:
             failed.append(error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -176,7 +175,7 @@ def test_retention_that_wins_a_race_leaves_the_stream_out_and_publishes_nothing(
     """The truncation comes between the plan and the reading, as a slow run would meet it."""
     world.push(100, partitions=1)
 
-    async def main(exporter: Exporter) -> None:
+    def main(exporter: Exporter) -> None:
         listed = exporter._node.list_ends
 
         def list_then_truncate(selection: Selection) -> object:
@@ -187,7 +186,7 @@ def test_retention_that_wins_a_race_leaves_the_stream_out_and_publishes_nothing(
 
         exporter._node.list_ends = list_then_truncate  # type: ignore[method-assign, assignment]
         with pytest.raises(StreamsLeftOut, match="indexes 0 to 49") as told:
-            await exporter.run()
+            exporter.run()
         assert (told.value.outcome.run_id, told.value.outcome.rows) == (None, 0)
 
     world.with_exporter(main)
@@ -209,7 +208,7 @@ def test_a_message_that_is_gone_is_not_taken_for_another_one(world: World) -> No
     world.run()
     world.push(5, partitions=1)
 
-    async def main(exporter: Exporter) -> None:
+    def main(exporter: Exporter) -> None:
         listed = exporter._node.list_ends
         changes = [lambda stream: stream.delete(), lambda stream: stream.truncate(10)]
 
@@ -221,8 +220,8 @@ def test_a_message_that_is_gone_is_not_taken_for_another_one(world: World) -> No
             return ends
 
         exporter._node.list_ends = list_then_change  # type: ignore[method-assign, assignment]
-        assert (await exporter.run()).rows == 5
-        assert (await exporter.run()).run_id is None
+        assert exporter.run().rows == 5
+        assert exporter.run().run_id is None
 
     world.with_exporter(main)
 
@@ -311,7 +310,7 @@ def test_a_history_that_cannot_be_opened_leaves_no_thread_behind(
     before = {*threading.enumerate()}
     monkeypatch.setattr(threading, "excepthook", failed.append)
     for _ in range(20):
-        asyncio.run(ExportHistory(tmp_path).add_failure("", 0))
+        ExportHistory(tmp_path).add_failure("", 0)
     for thread in {*threading.enumerate()} - before:
         thread.join()
     assert failed == []

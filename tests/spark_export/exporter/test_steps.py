@@ -5,7 +5,6 @@ Method: real nodes and folders, tasks in threads, and the command in a child pro
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +34,11 @@ def test_what_is_new_is_published_in_steps_of_the_given_size(world: World) -> No
     seen: list[tuple[ExportStep, int]] = []
     progress: list[Progress] = []
 
-    async def main(exporter: Exporter) -> object:
-        async def on_step(step: ExportStep) -> None:
+    def main(exporter: Exporter) -> object:
+        def on_step(step: ExportStep) -> None:
             seen.append((step, len(world.rows())))
 
-        return await exporter.run(on_step=on_step)
+        return exporter.run(on_step=on_step)
 
     outcome = world.with_exporter(main, rows_max=300)
     assert (outcome.rows, outcome.steps, outcome.rows_left, outcome.run_id) == (1_000, 4, 0, 4)
@@ -58,11 +57,11 @@ def test_an_export_ends_though_a_producer_does_not(world: World) -> None:
     """Method: after each step more is pushed than the step has taken."""
     world.push(500)
 
-    async def main(exporter: Exporter) -> object:
-        async def on_step(step: ExportStep) -> None:
-            await asyncio.to_thread(world.push, 200)
+    def main(exporter: Exporter) -> object:
+        def on_step(step: ExportStep) -> None:
+            world.push(200)
 
-        return await exporter.run(on_step=on_step)
+        return exporter.run(on_step=on_step)
 
     outcome = world.with_exporter(main, rows_max=100)
     assert (outcome.rows, outcome.rows_left) == (500, 0)
@@ -120,7 +119,7 @@ def test_a_stream_that_is_cut_while_it_is_read_is_left_out_alone(world: World) -
         world.push(100, partitions=2, stream=name)
     both = Selection((world.stream, other))
 
-    async def main(exporter: Exporter) -> None:
+    def main(exporter: Exporter) -> None:
         listed = exporter._node.list_ends
 
         def list_then_truncate(selection: Selection) -> object:
@@ -131,7 +130,7 @@ def test_a_stream_that_is_cut_while_it_is_read_is_left_out_alone(world: World) -
 
         exporter._node.list_ends = list_then_truncate  # type: ignore[method-assign, assignment]
         with pytest.raises(StreamsLeftOut, match="indexes 0 to 19"):
-            await exporter.run()
+            exporter.run()
 
     world.with_exporter(main, selection=both)
     assert world.rows() == world.stored((other,))

@@ -6,11 +6,11 @@ given up half way, in this process, held at their beginning.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.history import history_of
-from spark_export.exporter.run import Exporter, ExportOutcome
+from spark_export.exporter.run import Exporter
+from spark_export.tables.errors import ExportStopped
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, export_child, exporting, files_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
@@ -58,27 +59,29 @@ def test_told_to_end_while_tasks_write(world: World, command: str, number: signa
 
 
 def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claim: a run that is interrupted leaves no error for asyncio to log. Method: its task is held until the run has
-    begun to end, and then ends early; the loop's handler of lost errors."""
+    """Claim: the tasks of a run that is interrupted say nothing more. Method: a task is held until the run has begun to
+    end, and then ends early; the errors of threads that nobody takes."""
     world.push(100)
-    begun, go_on, lost = threading.Event(), threading.Event(), list[str]()
+    begun, go_on, lost = threading.Event(), threading.Event(), list[object]()
 
     def held(site: str) -> None:
         begun.set()
         assert go_on.wait(PATIENCE_S)
 
     monkeypatch.setattr("spark_export.exporter.inline.failpoint", held)
+    monkeypatch.setattr(threading, "excepthook", lost.append)
 
-    async def main(exporter: Exporter) -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context["message"]))
-        run = asyncio.create_task(exporter.run())
-        await asyncio.to_thread(begun.wait, PATIENCE_S)
-        run.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        go_on.set()
-        await asyncio.wait([run])
-        assert run.cancelled()
+    def main(exporter: Exporter) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            run = thread.submit(exporter.run)
+            assert begun.wait(PATIENCE_S)
+            exporter.stop.set()
+            with pytest.raises(TimeoutError):
+                # The run waits for its tasks.
+                run.result(0.1)
+            go_on.set()
+            with pytest.raises(ExportStopped):
+                run.result(PATIENCE_S)
 
     world.with_exporter(main)
     gc.collect()
@@ -92,30 +95,20 @@ def test_told_to_end_during_the_commit(world: World, again: bool) -> None:
     again: whether more steps would follow, which do not begin any more.
     """
     world.push(100)
-    begun, go_on = threading.Event(), threading.Event()
 
-    async def main(exporter: Exporter) -> None:
+    def main(exporter: Exporter) -> None:
         genuine = exporter._log.append
 
-        def held(*arguments: Any) -> Any:
-            begun.set()
-            assert go_on.wait(PATIENCE_S)
+        def stopped(*arguments: Any) -> Any:
+            exporter.stop.set()
             return genuine(*arguments)
 
-        exporter._log.append = held  # type: ignore[method-assign, assignment]
-        run = asyncio.create_task(exporter.run())
-        await asyncio.to_thread(begun.wait, PATIENCE_S)
-        run.cancel()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not run.done()
-        go_on.set()
-        (ended,) = await asyncio.gather(run, return_exceptions=True)
+        exporter._log.append = stopped  # type: ignore[method-assign, assignment]
         if again:
-            assert isinstance(ended, asyncio.CancelledError)
+            with pytest.raises(ExportStopped):
+                exporter.run()
         else:
-            assert isinstance(ended, ExportOutcome)
-            assert ended.rows == 100
+            assert exporter.run().rows == 100
 
     world.with_exporter(main, rows_max=60 if again else None)
     assert [each.state for each in history_of(world.settings.place()).load_runs(5)] == ["done"]

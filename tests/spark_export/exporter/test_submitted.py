@@ -5,7 +5,6 @@ Method: Spark's own script submits the program of the command; Spark's log of ev
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -108,4 +107,4 @@ def test_a_daemon_without_its_spark_says_so(world: World, monkeypatch: pytest.Mo
     exporter.check_alive()
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(SparkLost, match="submit the daemon again"):
-        asyncio.run(run_daemon(exporter, every_s=60))
+        run_daemon(exporter, every_s=60)

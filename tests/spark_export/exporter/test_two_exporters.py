@@ -5,7 +5,6 @@ Method: tables of each format without a node, commits whose answer gets lost, an
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -130,7 +129,7 @@ def test_two_processes_make_the_history_at_once(tmp_path: Path) -> None:
 
     def begin(path: Path, name: str, barrier: threading.Barrier) -> None:
         barrier.wait()
-        asyncio.run(ExportHistory(path).add_failure(name, 0))
+        ExportHistory(path).add_failure(name, 0)
 
     with structlog.testing.capture_logs() as logged:
         for number in range(10):

@@ -6,7 +6,6 @@ database of their node, which `tests/spark_export/exporter/test_migrate.py` uses
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -77,14 +76,14 @@ def test_a_migration_that_ends_early_lets_nothing_be_exported_again(
         file.write(ledger.read_bytes())
     before = {each.path for each in bucket.get_file_info(fs.FileSelector("a/lake", recursive=True))}
     with pytest.raises(TableRefused, match="has not the rows of its ledger"):
-        asyncio.run(migrate(*given))
+        migrate(*given)
     assert {each.path for each in bucket.get_file_info(fs.FileSelector("a/lake", recursive=True))} == before
     with bucket.open_output_stream(stored) as file:
         file.write(whole)
     DeltaLog(place, options, whole=True).create(ROWS)
     with pytest.raises(EarlierVersion, match="stream-node export migrate"):
         open_log(place, store_options=options).load()
-    assert asyncio.run(migrate(*given))["rows"] == 39
+    assert migrate(*given)["rows"] == 39
     assert open_log(place, store_options=options).load().run == 3
 
 

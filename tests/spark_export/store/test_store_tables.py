@@ -7,7 +7,6 @@ pull from the node.
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def test_runs_compactions_and_forgetting_add_up(stored: StoreWorld) -> None:
     stored.run()
     stored.assert_whole()
     before = stored.rows()
-    done = asyncio.run(forget(stored.log(), history_of(stored.settings.place()), stored.stream, b"k", keep_s=0.0))
+    done = forget(stored.log(), history_of(stored.settings.place()), stored.stream, b"k", keep_s=0.0)
     assert done["rows"] == 10
     left = stored.rows()
     assert (len(left), set(left) < set(before)) == (341, True)

@@ -5,7 +5,6 @@ Method: tables of Delta and Iceberg with other columns than an export's, without
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -101,7 +100,7 @@ def test_nothing_is_forgotten_in_a_table_without_keys(tmp_path: Path, table_form
     before = log.load()
     for key in (None, b"k"):
         with pytest.raises(TableRefused, match="has no column timestamp"):
-            asyncio.run(forget(log, history_of(parse_place(tmp_path)), "s", key))
+            forget(log, history_of(parse_place(tmp_path)), "s", key)
     assert log.load() == before
 
 
@@ -115,8 +114,8 @@ def test_a_stream_is_forgotten_in_a_table_without_keys(tmp_path: Path, table_for
     )
     export(log, 0, 10)
     with pytest.raises(TableRefused, match="has no column key"):
-        asyncio.run(forget(log, history, "s", b"k"))
-    assert asyncio.run(forget(log, history, "s", None))["rows"] == 10
+        forget(log, history, "s", b"k")
+    assert forget(log, history, "s", None)["rows"] == 10
 
 
 def test_deltas_upkeep_leaves_out_names_that_are_no_folders(tmp_path: Path) -> None:

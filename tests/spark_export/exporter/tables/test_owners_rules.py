@@ -5,7 +5,6 @@ Method: tables of Delta and Iceberg that another program made, with properties o
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def parquet_files(folder: Path) -> int:
 
 
 def forgotten(log: TableLog, folder: Path, keep_s: float | None = None) -> dict[str, Any]:
-    return asyncio.run(forget(log, ExportHistory(folder / "history.sqlite"), "s", b"k", keep_s=keep_s))
+    return forget(log, ExportHistory(folder / "history.sqlite"), "s", b"k", keep_s=keep_s)
 
 
 @pytest.mark.parametrize(

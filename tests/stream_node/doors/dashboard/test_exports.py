@@ -6,13 +6,12 @@ independently. A whole export is shown in test_numbers.py.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from tests.stream_node.doors.http.http_node import http_node
 from tests.style.tree import ROOT
 
 S = 1_000_000
-Work = Callable[[ExportHistory], Awaitable[None]]
+Work = Callable[[ExportHistory], None]
 
 
 class Step:
@@ -51,16 +50,13 @@ def with_history(folder: Path, work: Work) -> None:
     """Does something with the history of an export, as an exporter does. Makes the file if there is none."""
     folder.mkdir(exist_ok=True)
 
-    async def main() -> None:
-        history = ExportHistory(folder / FILE)
-        await history.begin("table-7", str(folder), "parquet", "export-lake-7")
-        await work(history)
-
-    asyncio.run(main())
+    history = ExportHistory(folder / FILE)
+    history.begin("table-7", str(folder), "parquet", "export-lake-7")
+    work(history)
 
 
-async def add_run(history: ExportHistory, ranges: list[IndexRange]) -> None:
-    await history.add_run(Step(len(ranges), ranges), time.time_ns() // 1_000 - 5 * S)  # type: ignore[arg-type]
+def add_run(history: ExportHistory, ranges: list[IndexRange]) -> None:
+    history.add_run(Step(len(ranges), ranges), time.time_ns() // 1_000 - 5 * S)  # type: ignore[arg-type]
 
 
 def span(
@@ -69,11 +65,11 @@ def span(
     return IndexRange(Incarnation(stream, partition, era, made), begin, end, lost=lost)
 
 
-async def fill(history: ExportHistory) -> None:
+def fill(history: ExportHistory) -> None:
     """Two runs that are in the table, and one that failed; retention was ahead of the second."""
-    await add_run(history, [span("orders", 0, 40), span("gone", 0, 10, partition=1)])
-    await add_run(history, [span("orders", 45, 60, lost=5), span("gone", 0, 3, partition=1, era=1, made=2)])
-    await history.add_failure("<b>no space</b>", 301 * S)
+    add_run(history, [span("orders", 0, 40), span("gone", 0, 10, partition=1)])
+    add_run(history, [span("orders", 45, 60, lost=5), span("gone", 0, 3, partition=1, era=1, made=2)])
+    history.add_failure("<b>no space</b>", 301 * S)
 
 
 def token_for(folder: Path, name: str) -> str:
@@ -99,10 +95,10 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
                 await orders.push(b"x")
             made_us = (await orders.info()).created_us
 
-        async def fill_now(history: ExportHistory) -> None:
-            await add_run(history, [span("first", 0, 3)])
-            await fill(history)
-            await add_run(history, [span("orders", 60, 62, made=made_us)])
+        def fill_now(history: ExportHistory) -> None:
+            add_run(history, [span("first", 0, 3)])
+            fill(history)
+            add_run(history, [span("orders", 60, 62, made=made_us)])
 
         await trio.to_thread.run_sync(with_history, lake, fill_now)
         listed = await get(watcher, "/exports")
@@ -143,9 +139,9 @@ def test_the_reader_agrees_with_plain_sql(tmp_path: Path) -> None:
     """Sums of the reader are those of sqlite3 over the runs, and the pages of runs are one row."""
     with_history(tmp_path, fill)
 
-    async def more(history: ExportHistory) -> None:
+    def more(history: ExportHistory) -> None:
         for number in range(8):
-            await add_run(history, [span("s", number, number + 1, partition=each) for each in range(5)])
+            add_run(history, [span("s", number, number + 1, partition=each) for each in range(5)])
 
     with_history(tmp_path, more)
     history = ExportHistory(tmp_path / FILE)
@@ -162,10 +158,10 @@ def test_old_ranges_are_removed_and_the_sums_stay(tmp_path: Path, monkeypatch: p
     """Method: sums by hand over more runs than keep their ranges, one of them with a loss, and a stream made anew."""
     monkeypatch.setattr(history_file, "RANGES_RUNS", 3)
 
-    async def many(history: ExportHistory) -> None:
+    def many(history: ExportHistory) -> None:
         for number in range(9):
-            await add_run(history, [span("s", 10 * number + (number > 4), 10 * number + 10, lost=int(number == 5))])
-        await add_run(history, [span("s", 0, 4, era=1, made=2)])
+            add_run(history, [span("s", 10 * number + (number > 4), 10 * number + 10, lost=int(number == 5))])
+        add_run(history, [span("s", 0, 4, era=1, made=2)])
 
     with_history(tmp_path, many)
     history = ExportHistory(tmp_path / FILE)
@@ -179,8 +175,8 @@ def test_old_ranges_are_removed_and_the_sums_stay(tmp_path: Path, monkeypatch: p
 def test_a_reading_leaves_the_exporter_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that takes too long ends, and the exporter then commits. The node's files are as before."""
 
-    async def many(history: ExportHistory) -> None:
-        await add_run(history, [span("s", 0, 9, partition=each) for each in range(20_000)])
+    def many(history: ExportHistory) -> None:
+        add_run(history, [span("s", 0, 9, partition=each) for each in range(20_000)])
 
     with_history(tmp_path, many)
     history = ExportHistory(tmp_path / FILE)

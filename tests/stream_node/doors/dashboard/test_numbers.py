@@ -9,7 +9,6 @@ parser of Prometheus.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections import Counter
@@ -205,14 +204,14 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
-    async def count(step: ExportStep) -> None:
+    def count(step: ExportStep) -> None:
         nonlocal statistics
         statistics = statistics.after_step(step)
 
-    async def export(address: str) -> None:
+    def export(address: str) -> None:
         settings = ExportSettings(lake, address, selection=Selection(("orders",)), accept_lost=True)
-        async with Exporter(settings) as exporter:
-            await exporter.run(on_step=count)
+        with Exporter(settings) as exporter:
+            exporter.run(on_step=count)
 
     async with http_node(tmp_path, export_folders=(str(lake),)) as node, node.client() as client:
         async with connect(node.running.address) as streams:
@@ -224,7 +223,7 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
                 if messages == 4:
                     await orders.get_partition(1).truncate(5)
                 if messages != 3:
-                    await trio.to_thread.run_sync(asyncio.run, export(node.running.address))
+                    await trio.to_thread.run_sync(export, node.running.address)
         runs = {each["run"]: each for each in await told("export", "history", str(lake))}
         metrics = Metrics((await client.get("/metrics")).text + to_prometheus(statistics))
         page, (listed,) = await get(client, "/export", folder=str(lake)), (await get(client, "/exports")).rows
