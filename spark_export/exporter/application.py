@@ -23,7 +23,7 @@ import structlog
 
 from spark_export.exporter.inline import in_thread
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.planning import ExportStep, take_step
+from spark_export.exporter.planning import take_step
 from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import PAGES, PagesSource, write_files
 from spark_export.session import (
@@ -42,7 +42,6 @@ from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
-from stream_storage.failpoint import failpoint
 
 logger = structlog.get_logger(__name__)
 
@@ -67,6 +66,7 @@ class SparkExporter(Exporter):
         super().__init__(settings)
         self._options, self._is_remote = options, options.get("remote") is not None
         self._session, self._is_own = session, session is None
+        self._planned: dict[tuple[str, int], IndexRange] = {}
         self._submitter = os.getppid() if is_submitted() else None
 
     def check_alive(self) -> None:
@@ -81,7 +81,7 @@ class SparkExporter(Exporter):
 
     def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
         """Exports all ranges by one query. Returns None if streams were left out: the others are planned again."""
-        planned = {each.of.place: each for each in left}
+        self._planned = planned = {each.of.place: each for each in left}
         # A range without rows only records that messages were lost.
         empty = [each for each in planned.values() if not each.rows]
         if empty:
@@ -90,13 +90,8 @@ class SparkExporter(Exporter):
         if len(empty) == len(planned):
             return []
         self._check_stop()
-
-        def take(rows: Any) -> None:
-            if (step := self._take(rows, planned)) is not None:
-                self._committed(step)
-
         # In the main thread, PySpark would replace the handler of Ctrl-C.
-        querying = in_thread(lambda: self._query(planned, take), "export-query")
+        querying = in_thread(lambda: self._query(planned, self._take), "export-query")
         wait([querying])
         # After a signal, a commit that had begun is complete, and whatever ended the query is no failure.
         self._check_stop()
@@ -151,37 +146,29 @@ class SparkExporter(Exporter):
         assigned = {stream: [int(partition) for partition in each] for stream, each in starts.items()}
         return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": json.dumps(starts)}
 
-    def _take(self, rows: Any, planned: Mapping[tuple[str, int], IndexRange]) -> ExportStep | None:
-        """Exports one micro-batch. Returns None if the table has all of its rows already."""
-        started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
+    def _take(self, rows: Any) -> None:
+        """Exports one micro-batch, whose rows the table can have already."""
         state = self._log.load()
-        self._check_incarnations(planned.values())
+        self._check_incarnations()
         latest = state.latest()
-        starts = {place: _behind(each, latest.get(place)) for place, each in planned.items()}
-        failpoint("planned")
-        plan = self._plan_files(state)
-        try:
-            written = write_files(rows, plan, starts, is_remote=self._is_remote)
-            failpoint("tasks_done")
-            self._check_incarnations(planned.values())
-            _check_there(plan, written)
-            self._check_stop()
-        except BaseException as error:
-            self._abandon(plan, written, error, started_us)
-            raise
-        if not written.ranges:
-            self._log.abandon(plan)
-            return None
-        return self._commit(plan, written, started_us, started_s)
+        starts = {place: _behind(each, latest.get(place)) for place, each in self._planned.items()}
+        step = self._step(state, lambda plan: write_files(rows, plan, starts, is_remote=self._is_remote))
+        if step is not None:
+            self._committed(step)
 
-    def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
+    def _check_written(self, plan: FilesPlan, written: Written) -> None:
+        self._check_incarnations()
+        _check_there(plan, written)
+        self._check_stop()
+
+    def _check_incarnations(self) -> None:
         """Raises PositionsMoved if a stream was deleted or made anew after the plan.
 
         Called before the tasks read, which would fail, so that the stream would be left out of the run; and before the
         commit, since Spark plans a batch query after the first call, and a stream can be made anew in between.
         """
         now = by_place(self._node.list_ends(self._settings.selection))
-        for each in planned:
+        for each in self._planned.values():
             if each.of.place not in now or now[each.of.place].created_us != each.of.created_us:
                 raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
 

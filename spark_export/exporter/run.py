@@ -213,8 +213,16 @@ class Exporter:
         if rows_max is None:
             return left
         part = take_step(left, rows_max, self._settings.step_sizes()[1])
+        on_rows, parallelism = self._progress_reporter(left), os.cpu_count() or 1
+
+        def write(plan: FilesPlan) -> Written:
+            # A run without new messages does not load the modules that read messages and write files.
+            from spark_export.exporter.inline import run_tasks
+
+            return run_tasks(plan_tasks(part, parallelism), plan, self._node, parallelism, on_rows)
+
         with full_disk_told(self._log.place):
-            step = self._step(state, part, self._progress_reporter(left))
+            step = self._step(state, write)
         if step is not None:
             # Learn the speed, which decides the size of the next step, and tell the caller.
             self._pace.took(step.rows, step.seconds)
@@ -226,40 +234,38 @@ class Exporter:
         if self._on_step is not None:
             self._on_step(step)
 
-    def _step(
-        self, state: TableState, ranges: list[IndexRange], on_rows: Callable[[int, int], None]
-    ) -> ExportStep | None:
-        """Exports the ranges as one run. Returns None, and commits nothing, if no stream could be read."""
-        # A run without new messages does not load the modules that read messages and write files.
-        from spark_export.exporter.inline import run_tasks
-
-        def look(rows: int, data_bytes: int) -> None:
-            self._check_stop()
-            on_rows(rows, data_bytes)
-
+    def _step(self, state: TableState, write: Callable[[FilesPlan], Written]) -> ExportStep | None:
+        """Executes one run, whose tasks write files in `write`. Returns None, and commits nothing, without new rows."""
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
         # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
         plan = self._plan_files(state)
         try:
             # Let the tasks write files.
-            parallelism = os.cpu_count() or 1
-            written = run_tasks(plan_tasks(ranges, parallelism), plan, self._node, parallelism, look)
+            written = write(plan)
             failpoint("tasks_done")
+            self._check_written(plan, written)
             # Leave out the streams that could not be read, with the files that other tasks wrote of them: a later
             # position would hide the gap.
             for each in written.left_out:
                 self._leave_out(each)
             remove_files(plan, [each for each in written.files if each.stream in self._left_out])
-            written = Written([each for each in written.files if each.stream not in self._left_out], written.ranges)
+            files = [each for each in written.files if each.stream not in self._left_out]
+            written = Written(files, written.ranges, written.left_out)
         except BaseException as error:
             # Nothing was committed, so the files are of no use.
             self._abandon(plan, written, error, started_us)
             raise
         if not written.ranges:
-            self._abandon(plan, written, ExportError(next(iter(self._left_out.values())).reason), started_us)
+            if written.left_out:
+                self._abandon(plan, written, ExportError(written.left_out[0].reason), started_us)
+            else:
+                self._log.abandon(plan)
             return None
         return self._commit(plan, written, started_us, started_s)
+
+    def _check_written(self, plan: FilesPlan, written: Written) -> None:
+        """Raises ExportError if the files of a run must not be committed."""
 
     def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
         failpoint("before_commit")
@@ -329,12 +335,14 @@ class Exporter:
         return history
 
     def _progress_reporter(self, left: Sequence[IndexRange]) -> Callable[[int, int], None]:
-        """Returns a function that reports the progress of the whole export, given the progress of the current step."""
+        """Returns a function that reports the progress of the whole export, given that of the current step, and raises
+        ExportStopped."""
         steps = self._steps
         rows, data_bytes = sum(each.rows for each in steps), sum(each.data_bytes for each in steps)
         planned = rows + sum(each.rows for each in left), data_bytes + sum(each.size_bytes for each in left)
 
         def tell(step_rows: int, step_bytes: int) -> None:
+            self._check_stop()
             if self._on_progress is not None:
                 done = rows + step_rows, data_bytes + step_bytes
                 try:

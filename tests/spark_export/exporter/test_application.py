@@ -58,12 +58,8 @@ def test_both_engines_continue_the_same_table(spark: Any, each_format: World) ->
     """Goal: the positions of the table decide, whoever wrote it. Method: the engines in turn, the first on Spark in
     several micro-batches."""
     world, steps = each_format, list[ExportStep]()
-
-    async def note(step: ExportStep) -> None:
-        steps.append(step)
-
     world.push(300, partitions=3)
-    outcome = on_spark(world, spark, note, rows_max=120)
+    outcome = on_spark(world, spark, steps.append, rows_max=120)
     assert (outcome.rows, outcome.steps, outcome.partitions) == (300, len(steps), 3)
     assert len(steps) > 1
     world.push(40)
@@ -288,9 +284,11 @@ def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
     with SparkExporter(world.settings, session=object()) as exporter:
         (end,) = world.settings.node_side().list_ends(world.settings.selection)
         of = Incarnation(world.stream, 0, 0, end.created_us)
-        exporter._check_incarnations([IndexRange(of, 0, 1)])
+        exporter._planned = {of.place: IndexRange(of, 0, 1)}
+        exporter._check_incarnations()
+        exporter._planned = {of.place: IndexRange(of._replace(created_us=1), 0, 1)}
         with pytest.raises(PositionsMoved, match="made anew"):
-            exporter._check_incarnations([IndexRange(of._replace(created_us=1), 0, 1)])
+            exporter._check_incarnations()
 
 
 @pytest.mark.parametrize(
