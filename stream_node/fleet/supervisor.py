@@ -1,6 +1,6 @@
 """Supervisor: starts the worker processes of one node, starts a dead one again, and stops them together.
 
-All workers listen at the address of the node: each has a socket of its own there (`stream_node.fleet.worker_sockets`),
+All workers listen at the address of the node: each has a socket of its own there (`listen_together`),
 among which the kernel shares the connections. The supervisor opens these sockets and keeps them, so a client that
 connects while a worker is being started again waits for it. Each worker also has an address of its own, for the other
 workers.
@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 
@@ -26,7 +27,6 @@ from ockam.actors.address import split_host_port
 from ockam.quotas.shared_use import shared_bytes
 from ockam.transport.sockets import socket_name
 from stream_node.fleet.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
-from stream_node.fleet.worker_sockets import listen_alone, listen_together, resolved
 from stream_node.node.config import Config
 from stream_node.node.notify import INHERITED, Notifier
 from stream_node.node.server import CannotListen
@@ -45,6 +45,7 @@ ABORT_S = 5.0
 """The time that a worker gets to write to the log where its threads stand, before it is killed."""
 RELOAD_S_MAX = 30.0
 """A reload is over after this time, so that a worker that hangs does not keep the others from the next reload."""
+BACKLOG = 1_024
 
 logger = structlog.get_logger(__name__)
 
@@ -334,6 +335,52 @@ def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
             raise CannotListen(f"the worker {worker_name(number)} cannot listen at {place}: {error}") from error
         addresses.append(place.told or socket_name(sockets[-1].getsockname()))
     return sockets, addresses
+
+
+def resolved(host: str, port: int) -> list[tuple[str, int]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
+
+
+def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
+    """Returns several sockets that listen at one address, among which the kernel shares the connections (SO_REUSEPORT).
+
+    SO_REUSEPORT alone would let a second node of the same user in. So the first socket begins to listen without it, and
+    the kernel refuses that if any socket listens there: one of a single process, of another supervisor, or at a
+    wildcard address. Only then the first socket is opened to the further ones. Another supervisor begins without
+    SO_REUSEPORT too, so it is refused from then on until the last of these sockets is closed. Port 0 picks a free port.
+    Raises OSError.
+    """
+    with ExitStack() as stack:
+        first = stack.enter_context(listen_alone(host, port))
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port = first.getsockname()[1]
+        further = [stack.enter_context(_listen(host, port, joins=True)) for _ in range(count - 1)]
+        stack.pop_all()
+    return [first, *further]
+
+
+def listen_alone(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens where no other socket does. Port 0 picks a free port. Raises OSError."""
+    return _listen(host, port, joins=False)
+
+
+def _listen(host: str, port: int, *, joins: bool) -> socket.socket:
+    """joins: whether other sockets of this user that have SO_REUSEPORT may listen at the address, too."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if joins:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if listening.family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 class WorkerWatch:

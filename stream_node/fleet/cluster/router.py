@@ -9,7 +9,7 @@ take the new route. If the old owner is dead, its route is clear when the client
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -25,7 +25,6 @@ from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from stream_node.fleet.cluster.envelopes import Envelopes
-from stream_node.fleet.cluster.held import Held
 from stream_node.fleet.cluster.link import Link, Proofs
 from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
 from stream_node.fleet.cluster.unanswered import is_silent
@@ -55,6 +54,46 @@ class RouterStatistics(msgspec.Struct, frozen=True):
     sent: dict[str, int]
     linked: frozenset[str]
     waiting_by_shard: dict[int, WaitingStatistics]
+
+
+class Held:
+    """The messages that wait for one shard.
+    passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
+    may have come from this member's own clients, before those that are in `own`. own: messages that the clients of this
+    member have sent since. since_s: since when some message waits, on trio's clock."""
+
+    __slots__ = ("own", "passed_on", "since_s")
+
+    def __init__(self) -> None:
+        self.passed_on = Mailbox()
+        self.own = Mailbox()
+        self.since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.passed_on) + len(self.own)
+
+    def put(self, message: Message, now_s: float, *, is_own: bool) -> Mailbox:
+        """Adds a message, and returns its mailbox. is_own: whether a client of this member has sent it."""
+        if not len(self):
+            self.since_s = now_s
+        mailbox = self.own if is_own else self.passed_on
+        mailbox.put(message)
+        return mailbox
+
+    def take(self) -> Iterator[Message]:
+        """Removes and returns all messages, in the order in which they go on."""
+        for mailbox in (self.passed_on, self.own):
+            while run := mailbox.take_run():
+                yield from run
+
+    def drop(self, senders: Container[Address]) -> None:
+        """Drops the messages of senders whose connections were at these addresses and are closed."""
+        for mailbox in (self.passed_on, self.own):
+            kept: list[Message] = []
+            while run := mailbox.take_run():
+                kept += (each for each in run if not each.return_route or each.return_route[0] not in senders)
+            for message in kept:
+                mailbox.put(message)
 
 
 class Router:

@@ -153,9 +153,6 @@ class MirrorService(AnsweringWorker):
             await mirror.stream.change(partial(end_fence, fenced_us=None))
             self.tasks.note_role(mirror.stream.identity, None)
 
-    def _sources(self, name: str) -> list[tuple[str, str]]:
-        return sorted({(each.source, each.source_name) for each in self.tasks.states(name)})
-
     def demand(self, message: Message) -> Demand | list[Demand]:
         request = MIRRORS.decode_request(message.payload)
         _check(request)
@@ -167,7 +164,7 @@ class MirrorService(AnsweringWorker):
             case MirrorAction.ADD:
                 return to_follow(name, request.source, request.source_name or name)
             case MirrorAction.PROMOTE:
-                return to_replace(name, self._sources(name))
+                return to_replace(name, sorted({(each.source, each.source_name) for each in self.tasks.states(name)}))
             case MirrorAction.REMOVE:
                 return Demand(Right.ADMIN, name)
 

@@ -15,7 +15,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import blocking
 from stream_node.fleet.cluster_settings import NAME_CHARS_MAX, check_cluster
-from stream_node.fleet.worker_sockets import listen_alone
+from stream_node.fleet.supervisor import listen_alone
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.databases import check_url
 from stream_node.node.process import NodeNotStarted, NodeProcess

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import blocking
-from stream_node.fleet.worker_sockets import listen_together
+from stream_node.fleet.supervisor import listen_together
 from stream_node.node.process import NodeNotStarted, NodeProcess
 
 TWO = ("--workers", "2")
