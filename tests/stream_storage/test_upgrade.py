@@ -36,7 +36,7 @@ from tests.support.backups import WORDS, put, store, stored_streams
 from tests.support.data_dir import stored_messages
 
 # These modules, and what they import, define their tables.
-for module in ("block_node.backfill.targets", "block_node.persist.schema", "stream_node.node.services"):
+for module in ("block_node.backfill.state", "block_node.persist.schema", "stream_node.node.services"):
     import_module(module)
 
 ROOT = Path(__file__).parents[2]
