@@ -49,8 +49,8 @@ def with_client(
                 try:
                     return await run(client)
                 except NotSupported:
-                    # The note of an earlier command (`note_of`) may be outdated. The second try asks the service.
-                    if not believes_note or client.session.core.service_route.has_extensions is not None:
+                    # The note of an earlier command (`note_of`) may be old. After an answer, this one may have pushed.
+                    if not believes_note or client.session.core.service_route.reached:
                         raise
 
     run_to_signal(main)
@@ -180,13 +180,13 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
 
 
 async def open_target(client: StreamClient, name: str) -> PartitionedStream:
-    from stream_client import PartitionedStream, RequestRefused
+    from stream_client import RequestRefused
 
-    try:
-        found = await client.find_stream(name)
-    except RequestRefused:
-        found = None
-    return found or PartitionedStream([await client.create(name)])
+    # The answer to a create shows whether the service is a stream node. Then the stream can have more partitions.
+    with suppress(RequestRefused):
+        if found := await client.find_stream(name):
+            return found
+    return await client.create_partitioned(name, 1)
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:

@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 import trio
 
-from ockam.actors.address import Address, local
+from ockam.actors.address import Address, Route, local
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
-from stream_client import FromEnd, Header, NotSupported, Push
+from stream_client import FromEnd, Header, NotSupported, Push, StreamClient, connect
 from stream_client.core.service_route import index_service_of
+from stream_node.cli.client import open_target, with_client
+from stream_node.cli.options import NodeOptions
+from stream_node.cli.request_options import GIVEN, RequestOptions, ServiceOptions
 from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command
-from tests.support.real_service import RealService, real_service
+from tests.support.real_service import Answer, RealService, real_service
+from tests.support.served import PATIENCE_S, served
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "ockam"
 WIRES: dict[str, Wire] = {"head": HEAD, "legacy": LEGACY}
@@ -207,6 +211,54 @@ def test_the_commands(tmp_path: Path, era: str) -> None:
         assert command("stream", "list").out == b"no streams\n"
         assert command("push", "x", "--data", "three", "--key", "k", "--context", "hub").code == 0
         assert command("pull", "x", "--keys").out == b"k\tthree\n"
+
+
+class BreakingService(RealService):
+    """Ends the connection after the first push, and answers no protocol of ours afterwards."""
+
+    def __call__(self, onward_route: Route, payload: bytes) -> Iterator[Answer]:
+        is_broken = b"stream_push" in self.asked
+        for answer in super().__call__(onward_route, payload):
+            if not (is_broken and self.asked[-1].startswith(b"node/")):
+                yield answer
+        if not is_broken and b"stream_push" in self.asked:
+            raise trio.BrokenResourceError
+
+
+def test_a_command_that_has_pushed_does_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it does not know at its end which protocols the service has, because the connection is a new one."""
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    service = BreakingService()
+
+    async def run(client: StreamClient) -> None:
+        stream = await client.create("orders")
+        await stream.push(b"one")
+        with trio.fail_after(PATIENCE_S):
+            while client.statistics().connections < 2:
+                await trio.sleep(0.01)
+        async with connect(other, service="stream") as second:
+            await second.find_stream("orders")
+
+    given = GIVEN.set(RequestOptions(services=ServiceOptions(service="stream")))
+    try:
+        with (
+            running(service, HEAD) as address,
+            running(RealService(), HEAD) as other,
+            pytest.raises(NotSupported, match="finding and listing streams"),
+        ):
+            with_client(run, NodeOptions(address))
+    finally:
+        GIVEN.reset(given)
+    assert list(service.streams.values()) == [[b"one"]]
+
+
+async def test_a_push_to_a_node_in_the_place_of_a_real_service_goes_to_all_partitions(tmp_path: Path) -> None:
+    """An earlier command has noted that a real service is there, and the first push shows that this is over."""
+    async with served(tmp_path) as server, connect(server.address) as client:
+        await client.create_partitioned("orders", 3)
+        async with connect(server.address, plain=True) as doubting:
+            assert (await open_target(doubting, "orders")).count == 3
 
 
 def test_a_client_that_knows_a_real_service_asks_for_nothing_of_ours(shell: ShellName) -> None:

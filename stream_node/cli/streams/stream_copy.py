@@ -83,7 +83,7 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
         return
     found = load_contexts(contexts_file()).targets.get(to)
     target = found if found is not None else Target(complete_address(to))
-    async with open_client(target, is_given=False) as client:
+    async with open_client(target, is_given=False, believes_note=False) as client:
         yield client
 
 
