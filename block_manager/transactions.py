@@ -10,8 +10,7 @@ from threading import Event, Lock
 from typing import Protocol, TypeAlias, TypeVar
 
 from block_manager.errors import BlockManagerError
-from stream_storage.contract import Do, Operation, Session
-from stream_storage.engine import SessionSource
+from stream_storage.contract import Do, Operation, Session, SessionSource
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.sqlite.errors import storage_error

@@ -9,30 +9,36 @@ from cardinal_streams.consume.checkpoints import CheckpointStore, FileCheckpoint
 from cardinal_streams.consume.consuming import Arrival, Update, consume, consume_unordered
 from cardinal_streams.errors import CardinalError, MessageError, PayloadError
 from cardinal_streams.evm import evm
-from cardinal_streams.machines.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import (
     BadMessage,
+    ChainUpdate,
     Checkpoint,
     CloseReorgChannel,
+    Completed,
+    Dropped,
+    DropReason,
+    Evicted,
     Feeds,
     Gap,
     LeftOut,
+    NeedsReorg,
     OpenReorgChannel,
     PrefixUnmet,
+    Refused,
     ReorgRefused,
     ReorgStalled,
+    Revert,
     Stalled,
+    Start,
 )
-from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.produce.producer import Producer
+from cardinal_streams.produce.producer import Producer, ReorgChannel
 from cardinal_streams.produce.publishing import ChainBlock as Block
 from cardinal_streams.produce.publishing import ChainPublisher, SubBatch, publish
-from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
 from cardinal_streams.transports.kafka_transport import KafkaTransport
 from cardinal_streams.transports.stream_transport import StreamTransport

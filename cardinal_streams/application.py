@@ -120,17 +120,10 @@ class Application:
         return found
 
 
-class PrefixText(msgspec.Struct, forbid_unknown_fields=True):
-    pattern: str
-    topic: str | None = None
-    schema: str = "bytes"
-    tracked: bool = True
-
-
 class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
     default_topic: str
     reorg_threshold: int = REORG_THRESHOLD
-    prefix: list[PrefixText] = []
+    prefix: list[Prefix] = []
 
 
 def parse_application(name: str, text: str) -> Application:
@@ -139,8 +132,4 @@ def parse_application(name: str, text: str) -> Application:
         found = convert(parse_toml(text), ApplicationText)
     except ParseError as error:
         raise ApplicationError(f"{name} describes no application: {error}") from error
-    prefixes = tuple(
-        Prefix(pattern=each.pattern, topic=each.topic, schema=each.schema, tracked=each.tracked)
-        for each in found.prefix
-    )
-    return Application(name, found.default_topic, prefixes, reorg_threshold=found.reorg_threshold)
+    return Application(name, found.default_topic, tuple(found.prefix), reorg_threshold=found.reorg_threshold)

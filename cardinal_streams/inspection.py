@@ -8,7 +8,7 @@ import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.errors import MessageError, PayloadError
-from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
+from cardinal_streams.machines.events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.message.messages import decode
 from cardinal_streams.payload import CompleteBatch, Payload

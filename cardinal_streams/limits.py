@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 U64_MAX = (1 << 64) - 1
@@ -77,3 +79,22 @@ DEFAULT_MESSAGE_LIMITS = MessageLimits()
 DEFAULT_REASSEMBLY_LIMITS = ReassemblyLimits()
 DEFAULT_CHAIN_LIMITS = ChainLimits()
 DEFAULT_CONSUMER_LIMITS = ConsumerLimits()
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class RecentMap(dict[K, V]):
+    """A map that keeps the `size_max` newest keys and their values, which `put` adds."""
+
+    def __init__(self, size_max: int) -> None:
+        super().__init__()
+        self.size_max = size_max
+
+    def put(self, key: K, value: V) -> None:
+        """Adds a key as the newest one, or makes a known key the newest."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self.size_max:
+            del self[next(iter(self))]

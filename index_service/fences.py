@@ -12,16 +12,8 @@ import msgspec
 from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, tuple_
 
 import bare
+from index_service import lease_storage
 from index_service.extensions import MarkedPosition, PositionKey
-from index_service.lease_storage import (
-    FENCE_REMEDY,
-    FLOOR,
-    SET_FENCE,
-    WRITE_FENCE,
-    fence_row,
-    lease_fences,
-    raise_floor,
-)
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
 from stream_storage.contract import Session
@@ -63,7 +55,7 @@ class FencesResponse(msgspec.Struct, frozen=True):
 
 FENCES = Protocol("node/index_fences/1", FencesRequest, FencesResponse)
 
-_fence = lease_fences.c
+_fence = lease_storage.lease_fences.c
 _LIST = compiled(
     select(*_fence)
     .where(
@@ -120,7 +112,7 @@ def copy_positions(
     for fence in fences:
         if fence.partition not in kept and fence.fence > known.get((fence.client_id, fence.partition), -1):
             key = (fence.client_id, stream_name, fence.partition)
-            session.execute(WRITE_FENCE, fence_row(key, fence.fence, None, 0))
+            session.execute(lease_storage.WRITE_FENCE, lease_storage.fence_row(key, fence.fence, None, 0))
 
 
 def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
@@ -133,9 +125,9 @@ def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
         key = (each.client_id, stream_name, each.partition)
         fence = max(each.fence + 1, now_us)
         # A lease that the source has given has no holder here.
-        seal = seal_of(lease_fences.name, (*key, fence, None, 0))
-        session.execute(SET_FENCE, (fence, None, 0, seal, *key))
-    raise_floor(session, max([now_us, *(floor for floor, _ in session.execute(FLOOR))]))
+        seal = seal_of(lease_storage.lease_fences.name, (*key, fence, None, 0))
+        session.execute(lease_storage.SET_FENCE, (fence, None, 0, seal, *key))
+    lease_storage.raise_floor(session, max([now_us, *(floor for floor, _ in session.execute(lease_storage.FLOOR))]))
 
 
 def list_fences(
@@ -144,7 +136,7 @@ def list_fences(
     """Returns the fences of a stream, sorted by client and partition. Raises DatabaseCorrupt."""
     found = []
     for row in session.execute(_LIST, (stream_name, *after, limit)).fetchall():
-        check_sealed(lease_fences.name, row, FENCE_REMEDY)
+        check_sealed(lease_storage.lease_fences.name, row, lease_storage.FENCE_REMEDY)
         client_id, _, partition, fence, *_ = row
         found.append(StoredFence(client_id, partition, fence))
     return found

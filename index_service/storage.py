@@ -26,7 +26,6 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
-    update,
 )
 
 from index_service.lease_machine import StoredLease
@@ -44,7 +43,7 @@ from stream_storage.seal import (
     row_seal,
     seal_column,
 )
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, sql, upsert
 
 saved_indexes = Table(
     "saved_indexes",
@@ -103,12 +102,7 @@ REPLACE_OLDER = compiled(
 )
 _of_key = [saved_indexes.c[column] == bindparam(column) for column in _KEY]
 _FIND = compiled(select(*saved_indexes.c[_CHANGED]).where(*_of_key))
-_DELETE_OF_STREAM = compiled(
-    delete(saved_indexes).where(
-        saved_indexes.c.stream_name == bindparam("stream_name"), saved_indexes.c.partition == bindparam("partition")
-    ),
-    *("stream_name", "partition"),
-)
+_DELETE_OF_STREAM = sql("DELETE FROM saved_indexes WHERE stream_name = :stream_name AND partition = :partition")
 _LIST_ABOVE = compiled(
     select(*saved_indexes.columns).where(
         saved_indexes.c.stream_name == bindparam("stream_name"),
@@ -117,20 +111,10 @@ _LIST_ABOVE = compiled(
     ),
     *("stream_name", "partition", "index"),
 )
-_MOVE = compiled(
-    update(saved_indexes)
-    .where(
-        saved_indexes.c.stream_name == bindparam("of_stream"),
-        saved_indexes.c.partition == bindparam("of_partition"),
-        saved_indexes.c.created_us == bindparam("from_us"),
-    )
-    .values(
-        created_us=bindparam("to_us"),
-        seal=(
-            saved_indexes.c.seal + _number(CREATED_FACTOR) * bindparam("later_us", type_=BigInteger) + _number(MODULUS)
-        ).op("%")(_number(MODULUS)),
-    ),
-    *("to_us", "later_us", "of_stream", "of_partition", "from_us"),
+_MOVE = sql(
+    "UPDATE saved_indexes SET created_us = :to_us, "
+    f"seal = (seal + {CREATED_FACTOR} * :later_us + {MODULUS}) % {MODULUS} "
+    "WHERE stream_name = :of_stream AND partition = :of_partition AND created_us = :from_us"
 )
 _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 _COLUMNS = compiled(text("PRAGMA table_info('saved_indexes')"))

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 import trio
 
+from index_service import limits, requests
 from index_service.accesses import Access, IndexRequests, PositionRow, list_positions, load_positions
 from index_service.extensions import (
     LOAD_POSITIONS,
@@ -40,32 +41,8 @@ from index_service.extensions import (
 from index_service.fences import FENCES, FencesRequest, FencesResponse, StoredFence, list_fences
 from index_service.lease_groups import GroupKey, LeaseGroups, Refusal
 from index_service.lease_waits import LeaseWaits
-from index_service.limits import (
-    FAILURE_DELAY_S,
-    LEASE_LIMITS,
-    LISTS_WAITING_MAX,
-    PAGE_FENCES_MAX,
-    PAGE_POSITIONS_MAX,
-    SWEEP_GROUPS_MAX,
-    UNDER_WAY_MAX,
-    IndexStatistics,
-    LeaseLimits,
-)
 from index_service.member_watch import MemberWatch
 from index_service.protocol import Request, SaveIndex, SavePartitionIndex
-from index_service.requests import (
-    BeyondLimit,
-    Extension,
-    access_of,
-    access_payload,
-    fitting,
-    is_extension,
-    list_payload,
-    page_bytes_max,
-    protocol_of_list,
-    read_extension,
-    read_plain,
-)
 from index_service.storage import SetPosition, StoredPosition
 from ockam.actors.address import local
 from ockam.actors.asker import ask_all, join_pages
@@ -102,7 +79,7 @@ class IndexService:
         storage: Runner,
         now_us: Callable[[], int],
         *,
-        lease_limits: LeaseLimits = LEASE_LIMITS,
+        lease_limits: limits.LeaseLimits = limits.LEASE_LIMITS,
         remote_streams: RemoteStreams | None = None,
     ) -> None:
         """remote_streams: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
@@ -150,9 +127,9 @@ class IndexService:
             return row.holder
         return self.groups.find_holder(row)
 
-    def statistics(self) -> IndexStatistics:
-        counts = {name: getattr(self, name) for name in IndexStatistics.__struct_fields__ if name != "leases"}
-        return IndexStatistics(**counts, leases=self.groups.statistics())
+    def statistics(self) -> limits.IndexStatistics:
+        counts = {name: getattr(self, name) for name in limits.IndexStatistics.__struct_fields__ if name != "leases"}
+        return limits.IndexStatistics(**counts, leases=self.groups.statistics())
 
 
 def _served_since_s(remote_streams: RemoteStreams, stream_name: str) -> float:
@@ -201,10 +178,10 @@ class IndexWorker(Worker):
     def _read(self, message: Message) -> tuple[Any, Access | None]:
         """Decodes a request: a `Request` or an `Extension`. Returns it, and the get or save of a position that it asks
         for, or None. Raises ProtocolError if the request is not valid."""
-        if not is_extension(message.payload):
-            return read_plain(message.payload)
-        request = read_extension(message.payload, self._service.groups.limits.partitions_max)
-        return request, access_of(request) if isinstance(request, FencedSave) else None
+        if not requests.is_extension(message.payload):
+            return requests.read_plain(message.payload)
+        request = requests.read_extension(message.payload, self._service.groups.limits.partitions_max)
+        return request, requests.access_of(request) if isinstance(request, FencedSave) else None
 
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs. Raises ProtocolError."""
@@ -215,14 +192,14 @@ class IndexWorker(Worker):
         return Demand(Right.SHARE if isinstance(request, LeaseRequest) else Right.INDEX, client_id)
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
-        if is_extension(message.payload):
+        if requests.is_extension(message.payload):
             return error_payload(reason)
         # A save of the specification gets no answer: its sender would take it for the answer to a get.
-        is_save = isinstance(read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
+        is_save = isinstance(requests.read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
         return None if is_save else error_payload(reason)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return error_payload(reason) if is_extension(message.payload) else None
+        return error_payload(reason) if requests.is_extension(message.payload) else None
 
     def _is_passed_on(self, message: Message, request: Any) -> bool:
         """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this is
@@ -240,7 +217,7 @@ class IndexWorker(Worker):
             self._service.members.watch(message, request)
         return True
 
-    def _serve(self, message: Message, request: Extension) -> None:
+    def _serve(self, message: Message, request: requests.Extension) -> None:
         """Serves a request of our own protocols that is no get or save. Raises ProtocolError if it is refused."""
         groups = self._service.groups
         if isinstance(request, PositionsRequest):
@@ -287,7 +264,7 @@ class IndexWorker(Worker):
         """Returns the callback of a load, a set or a lease. While UNDER_WAY_MAX of them are under way, further messages
         wait in the mailbox."""
         self._under_way += 1
-        if self._under_way >= UNDER_WAY_MAX:
+        if self._under_way >= limits.UNDER_WAY_MAX:
             self.context.pause()
 
         def ended(result: Any) -> None:
@@ -298,7 +275,7 @@ class IndexWorker(Worker):
         return self.context.guard(ended)
 
     def _resume(self) -> None:
-        if not self._writing and self._under_way < UNDER_WAY_MAX:
+        if not self._writing and self._under_way < limits.UNDER_WAY_MAX:
             self.context.resume()
 
     def _tell(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
@@ -327,7 +304,7 @@ class IndexWorker(Worker):
             else:
                 self._service.gets += 1
             if index is not None:
-                payload = access_payload(message, request, index, status, operation.generations.get(place, 0))
+                payload = requests.access_payload(message, request, index, status, operation.generations.get(place, 0))
                 answers.append(reply_to(message, message.onward_route[0], payload))
         self.context.send_run(answers)
 
@@ -356,12 +333,12 @@ class IndexWorker(Worker):
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
         service = self._service
-        protocol = protocol_of_list(message)
+        protocol = requests.protocol_of_list(message)
         # Other nodes may have positions in databases of their own.
         joined = partial(self._join_lists, message, request)
         if ask_all(self, service.remote_streams, PART_ADDRESS, message, protocol, joined):
             return
-        limit = min(request.limit, PAGE_POSITIONS_MAX)
+        limit = min(request.limit, limits.PAGE_POSITIONS_MAX)
         work = partial(list_positions, request=request, limit=limit)
         self._read_page(message, work, partial(self._listed, message, request, limit))
 
@@ -369,8 +346,8 @@ class IndexWorker(Worker):
         """Reads rows from the database by `work`, and calls `on_page` with them. Raises ProtocolError if too many
         pages are being read."""
         service = self._service
-        if service.lists_waiting >= LISTS_WAITING_MAX:
-            raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
+        if service.lists_waiting >= limits.LISTS_WAITING_MAX:
+            raise ProtocolError(f"{limits.LISTS_WAITING_MAX} lists are being read; ask again later")
 
         def done(operation: Do[T]) -> None:
             service.lists_waiting -= 1
@@ -386,16 +363,16 @@ class IndexWorker(Worker):
         positions, more = join_pages(
             [(page.positions, page.more) for page in pages],
             lambda row: (row.client_id, row.stream_name, row.partition),
-            min(request.limit, PAGE_POSITIONS_MAX),
+            min(request.limit, limits.PAGE_POSITIONS_MAX),
         )
         # Each page fits into a frame of the reader, but all of them together may not.
-        fits = fitting(positions, page_bytes_max(message))
+        fits = requests.fitting(positions, requests.page_bytes_max(message))
         more = more or len(fits) < len(positions)
-        self.reply(message, list_payload(message, request.request_id, fits, more))
+        self.reply(message, requests.list_payload(message, request.request_id, fits, more))
 
     def _listed(self, message: Message, request: PositionsRequest, limit: int, found: list[PositionRow]) -> None:
         service = self._service
-        rows = fitting(found[:limit], page_bytes_max(message))
+        rows = requests.fitting(found[:limit], requests.page_bytes_max(message))
         more = len(found) > len(rows)
         shown = self._shown(message, rows)
         gate = service.node.gate if service.node is not None else None
@@ -410,7 +387,7 @@ class IndexWorker(Worker):
             more = False
         service.lists += 1
         positions = [MarkedPosition(*row[:5], service.find_holder(row), *row[7:]) for row in shown]
-        self.reply(message, list_payload(message, request.request_id, positions, more))
+        self.reply(message, requests.list_payload(message, request.request_id, positions, more))
 
     def _shown(self, message: Message, rows: list[Row]) -> list[Row]:
         """Returns the rows of the clients that the sender may see."""
@@ -418,7 +395,7 @@ class IndexWorker(Worker):
         return [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
 
     def _list_fences(self, message: Message, request: FencesRequest) -> None:
-        limit, after = max(1, min(request.limit, PAGE_FENCES_MAX)), request.after
+        limit, after = max(1, min(request.limit, limits.PAGE_FENCES_MAX)), request.after
         start = ("", -1) if after is None else (after.client_id, after.partition)
 
         def listed(found: list[StoredFence]) -> None:
@@ -486,7 +463,7 @@ class IndexWorker(Worker):
         """Refuses or ignores a request that is not valid or not allowed, and counts and logs it."""
         # A request of our own protocols, and every request beyond a limit, is answered. The senders of other
         # requests expect no `error`.
-        if isinstance(error, BeyondLimit) or is_extension(message.payload):
+        if isinstance(error, requests.BeyondLimit) or requests.is_extension(message.payload):
             self._service.refused += 1
             self._log(message, "index_request_refused", error)
             self.reply(message, error_payload(str(error)))
@@ -503,7 +480,7 @@ class IndexWorker(Worker):
         self._refuse_later(message, str(error))
 
     def _refuse_later(self, message: Message, reason: str) -> None:
-        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(reason)))
+        self.context.call_later(limits.FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(reason)))
 
     def _arm_sweep(self) -> None:
         if not self._sweeps and len(self._service.groups):
@@ -512,8 +489,8 @@ class IndexWorker(Worker):
 
     def _sweep(self, keys: list[GroupKey]) -> None:
         # Other tasks have their turn between the parts: ten thousand groups take half a second.
-        self._service.groups.sweep(keys[:SWEEP_GROUPS_MAX])
-        if left := keys[SWEEP_GROUPS_MAX:]:
+        self._service.groups.sweep(keys[: limits.SWEEP_GROUPS_MAX])
+        if left := keys[limits.SWEEP_GROUPS_MAX :]:
             self.context.call_later(0, lambda: self._sweep(left))
             return
         self._sweeps = False

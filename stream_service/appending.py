@@ -16,8 +16,7 @@ import msgspec
 
 import bare
 from ockam.protocol import Protocol, ProtocolError
-from stream_service.extensions import Header
-from stream_service.extras import check_beside
+from stream_service.extensions import Header, check_beside
 from stream_service.limits import StreamLimits
 
 

@@ -12,22 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from stream_service import stored
+from stream_service import mirror_rows, stored
 from stream_service.appending import AppendRequest, AppendStatus
-from stream_service.extras import encode_beside
-from stream_service.mirror_rows import (
-    FenceUnfinished,
-    FollowerRow,
-    MirrorRow,
-    NoMirror,
-    change_following,
-    find_mirror,
-    forget_addresses,
-    forget_mirror,
-    note_address,
-    note_follower,
-    write_mirror,
-)
+from stream_service.extensions import encode_beside
 from stream_service.mirroring import BeMirror, BePrimary
 from stream_service.publisher_rows import cut_publishers
 from stream_service.role_machine import RoleEvent, StreamRole, find_next
@@ -71,7 +58,7 @@ class StreamChange(Operation, Generic[T]):
         self.record: StreamRecord | None = None
         self.last_time_us = 0
         self.history: History = ()
-        self.mirror: MirrorRow | None = None
+        self.mirror: mirror_rows.MirrorRow | None = None
         self.appended: Sequence[Append] = ()
 
     def apply(self, session: Session) -> None:
@@ -111,7 +98,7 @@ def store_mirrored(
     source_next_index, heard_us: see `stream_service.mirror_rows.MirrorRow`.
     """
     known = {"source_next_index": source_next_index, "heard_us": heard_us}
-    change_following(session, change.stream_id, sets_aside=False, **known)
+    mirror_rows.change_following(session, change.stream_id, sets_aside=False, **known)
     for index in find_falls(records, before_us):
         stored.note_fall(session, change.stream_id, index)
     change.appended = timed_appends(change.stream_id, records)
@@ -124,7 +111,7 @@ def store_mirrored(
 
 def begin_aside(session: Session, change: AnyChange, name: str) -> None:
     """Writes down the name of the stream to which messages of a mirror are going to be moved."""
-    change_following(session, change.stream_id, aside_name=name, aside_messages=0)
+    mirror_rows.change_following(session, change.stream_id, aside_name=name, aside_messages=0)
 
 
 def skip_forward(session: Session, change: AnyChange, index: int) -> None:
@@ -146,7 +133,7 @@ def cut_tail(session: Session, change: AnyChange, index: int, source_history: Hi
         return False
     take_history(session, change, source_history)
     if aside_messages:
-        change_following(session, change.stream_id, sets_aside=False, aside_messages=aside_messages)
+        mirror_rows.change_following(session, change.stream_id, sets_aside=False, aside_messages=aside_messages)
     return True
 
 
@@ -196,7 +183,7 @@ def find_record(session: Session, stream_id: int, index: int) -> Record | None:
     return records[0] if records and records[0][0] == index else None
 
 
-RoleChanged: TypeAlias = StreamChange[MirrorRow | None]
+RoleChanged: TypeAlias = StreamChange[mirror_rows.MirrorRow | None]
 """A change by `store_role`. Its result is the row of the fence that was given up."""
 
 
@@ -209,7 +196,7 @@ def store_role(
     is_planned: bool = False,
     heard: tuple[int, int] | None = None,
     gives_up_fence: bool = False,
-) -> MirrorRow | None:
+) -> mirror_rows.MirrorRow | None:
     """Makes a stream a mirror, or makes a mirror a primary. If `to` is None, only ensures that the stream has a
     history. Returns the row of the fence that was given up, or None.
 
@@ -219,67 +206,75 @@ def store_role(
         FenceUnfinished.
     """
     stream_id = change.stream_id
-    row = find_mirror(session, stream_id)
+    row = mirror_rows.find_mirror(session, stream_id)
     ensure_history(session, stream_id)
     if to is None:
         return None
     # Every change of the role ends a promotion that was under way.
-    forget_addresses(session, stream_id)
+    mirror_rows.forget_addresses(session, stream_id)
     if isinstance(to, BeMirror):
         return _follow(session, stream_id, row, to, sets_aside=force, gives_up_fence=gives_up_fence)
     event = RoleEvent.FINISH if is_planned else RoleEvent.TAKE if to.fences else RoleEvent.LEAVE
     role = find_next(StreamRole.PRIMARY if row is None else row.role, event)
     if role is None:
-        raise NoMirror("another request has ended the promotion")
+        raise mirror_rows.NoMirror("another request has ended the promotion")
     # A stream that is a primary already stays as it is.
     if row is not None and row.follows:
         begin_entry(session, stream_id, random_entry_id())
         if role is StreamRole.FENCING:
             source_next_index, heard_us = heard or (row.source_next_index, row.heard_us)
             known = {"source_next_index": source_next_index, "heard_us": heard_us}
-            write_mirror(session, msgspec.structs.replace(row, role=role, sets_aside=False, **known))
+            mirror_rows.write_mirror(session, msgspec.structs.replace(row, role=role, sets_aside=False, **known))
         else:
-            forget_mirror(session, stream_id)
+            mirror_rows.forget_mirror(session, stream_id)
     return None
 
 
 def _follow(
-    session: Session, stream_id: int, row: MirrorRow | None, to: BeMirror, *, sets_aside: bool, gives_up_fence: bool
-) -> MirrorRow | None:
-    made = MirrorRow(stream_id, StreamRole.FOLLOWING, to.source, to.stream_name, sets_aside=sets_aside)
+    session: Session,
+    stream_id: int,
+    row: mirror_rows.MirrorRow | None,
+    to: BeMirror,
+    *,
+    sets_aside: bool,
+    gives_up_fence: bool,
+) -> mirror_rows.MirrorRow | None:
+    made = mirror_rows.MirrorRow(stream_id, StreamRole.FOLLOWING, to.source, to.stream_name, sets_aside=sets_aside)
     given_up = row if row is not None and row.fences_another(to.source, to.stream_name) else None
     if given_up is not None and not gives_up_fence:
-        raise FenceUnfinished(f"the stream {given_up.fence_text()}")
+        raise mirror_rows.FenceUnfinished(f"the stream {given_up.fence_text()}")
     if row is not None:
         # What is known of the former source says nothing about the end of the new source.
         kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
         if row.follows and (row.source, row.source_name) == (to.source, to.stream_name):
             kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
         made = msgspec.structs.replace(made, **kept)
-    write_mirror(session, made)
+    mirror_rows.write_mirror(session, made)
     return given_up
 
 
 def make_mirror(session: Session, name: str, partition: int, created_us: int, source: BeMirror) -> StoredStream:
     """Makes a stream-partition that is a mirror. It gets its history with the first answer of its source."""
     record = session.log.ensure_stream(name, partition, created_us)
-    write_mirror(session, MirrorRow(record.stream_id, StreamRole.FOLLOWING, source.source, source.stream_name))
+    mirror_rows.write_mirror(
+        session, mirror_rows.MirrorRow(record.stream_id, StreamRole.FOLLOWING, source.source, source.stream_name)
+    )
     return stored.stored_stream(session, record)
 
 
-def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> FollowerRow | None:
+def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> mirror_rows.FollowerRow | None:
     """Ends the attempts of a primary to fence its former source. Returns the former source as a mirror of this stream.
 
     fenced_us: when that source became a mirror of this stream, in microseconds since 1970; None: it is forgotten.
     """
-    row = find_mirror(session, change.stream_id)
+    row = mirror_rows.find_mirror(session, change.stream_id)
     if row is None or find_next(row.role, RoleEvent.FENCED) is None:
         return None
-    forget_mirror(session, change.stream_id)
+    mirror_rows.forget_mirror(session, change.stream_id)
     if fenced_us is None:
         return None
-    follower = FollowerRow(change.stream_id, row.source, row.source_name, fenced_us)
-    note_follower(session, follower)
+    follower = mirror_rows.FollowerRow(change.stream_id, row.source, row.source_name, fenced_us)
+    mirror_rows.note_follower(session, follower)
     return follower
 
 
@@ -288,15 +283,15 @@ def step_promotion(session: Session, change: AnyChange, event: RoleEvent, own_ad
 
     own_address: the `host:port` at which other nodes reach this one.
     """
-    row = find_mirror(session, change.stream_id)
+    row = mirror_rows.find_mirror(session, change.stream_id)
     role = None if row is None else find_next(row.role, event)
     if row is None or role is None:
-        raise NoMirror("another request has changed what the mirror does")
-    write_mirror(session, msgspec.structs.replace(row, role=role))
+        raise mirror_rows.NoMirror("another request has changed what the mirror does")
+    mirror_rows.write_mirror(session, msgspec.structs.replace(row, role=role))
     if role is StreamRole.FOLLOWING:
-        forget_addresses(session, change.stream_id)
+        mirror_rows.forget_addresses(session, change.stream_id)
     else:
-        note_address(session, change.stream_id, own_address)
+        mirror_rows.note_address(session, change.stream_id, own_address)
 
 
 def append_expected(session: Session, change: AnyChange, request: AppendRequest, now_us: int) -> AppendStatus:
@@ -321,7 +316,7 @@ def append_expected(session: Session, change: AnyChange, request: AppendRequest,
 
 def _decide_append(session: Session, stream_id: int, request: AppendRequest) -> AppendStatus:
     history = ensure_history(session, stream_id)
-    row = find_mirror(session, stream_id)
+    row = mirror_rows.find_mirror(session, stream_id)
     if row is not None and row.follows:
         return AppendStatus.REFUSED
     if request.entry_id is not None and request.entry_id != history[-1].entry_id:

@@ -19,8 +19,7 @@ from stream_service.role_machine import FOLLOWING, StreamRole
 from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 from stream_storage.schema import metadata
-from stream_storage.seal import seal_column
-from stream_storage.sealed_rows import SealedRows
+from stream_storage.seal import SealedRows, seal_column
 
 FOLLOWERS_MAX = 8
 """The largest number of stored mirrors of one stream-partition. All of them are asked after a start."""

@@ -11,8 +11,7 @@ import msgspec
 
 from stream_service import stored
 from stream_service.appending import CopyRequest
-from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
-from stream_service.extras import encode_beside
+from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo, encode_beside
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import StoredStream
 from stream_storage.contract import Operation, Record, Session, StreamRecord, timed_appends

@@ -26,8 +26,8 @@ from stream_service.extensions import (
     MarkedPage,
     RichMessage,
     RichPage,
+    decode_extras,
 )
-from stream_service.extras import decode_extras
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 import structlog
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, delete, select
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, select
 
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.stored import list_sequences, note_fall
 from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.schema import metadata
 from stream_storage.seal import is_sealed, seal_column, seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, replacing, sql
 
 PUBLISHERS_MAX = 10_000
 """The number of publishers that a stream remembers. Publishers with the oldest messages are forgotten first."""
@@ -70,22 +70,11 @@ _of_stream = publishers.c.stream_id == bindparam("stream_id")
 _of_publisher = publishers.c.publisher_id == bindparam("publisher_id")
 _LIST = compiled(select(*publishers.columns).where(_of_stream), "stream_id")
 _FIND = compiled(select(*publishers.columns).where(_of_stream, _of_publisher), "stream_id", "publisher_id")
-_insert = upsert(publishers)
-_WRITE = compiled(
-    _insert.on_conflict_do_update(
-        index_elements=["stream_id", "publisher_id"],
-        set_={name: _insert.excluded[name] for name in ("owner", "sequence", "idx", "noted_us", "seal")},
-    ),
-    *(column.name for column in publishers.columns),
-)
-_AGES = compiled(
-    select(publishers.c.publisher_id, publishers.c.idx, publishers.c.noted_us).where(_of_stream), "stream_id"
-)
-_DELETE = compiled(delete(publishers).where(_of_stream), "stream_id")
-_DELETE_ONE = compiled(delete(publishers).where(_of_stream, _of_publisher), "stream_id", "publisher_id")
-_DELETE_FROM = compiled(
-    delete(publishers).where(_of_stream, publishers.c.idx >= bindparam("index")), "stream_id", "index"
-)
+_WRITE = replacing(publishers, "stream_id", "publisher_id")
+_AGES = sql("SELECT publisher_id, idx, noted_us FROM stream_publishers WHERE stream_id = :stream_id")
+_DELETE = sql("DELETE FROM stream_publishers WHERE stream_id = :stream_id")
+_DELETE_ONE = sql("DELETE FROM stream_publishers WHERE stream_id = :stream_id AND publisher_id = :publisher_id")
+_DELETE_FROM = sql("DELETE FROM stream_publishers WHERE stream_id = :stream_id AND idx >= :index")
 
 
 def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:

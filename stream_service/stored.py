@@ -10,27 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Integer,
-    Table,
-    bindparam,
-    delete,
-    func,
-    literal_column,
-    select,
-)
+from sqlalchemy import BigInteger, Column, Integer, Table
 
 import bare
-from stream_service.extensions import Header, Retention
-from stream_service.extras import Extras, decode_extras, encode_extras
+from stream_service.extensions import Extras, Header, Retention, decode_extras, encode_extras
 from stream_service.mirror_rows import FollowerRow, MirrorRow, find_mirror
 from stream_storage.contract import Session, StreamRecord
-from stream_storage.schema import messages, metadata, streams
+from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import sql
 from stream_storage.stream_rows import change_stream, each_stream
 
 SIZES_MAX = 10_000
@@ -60,38 +48,17 @@ class StoredStream(msgspec.Struct, frozen=True):
 _attributes_encoder = bare.Encoder(Attributes)
 _attributes_decoder = bare.Decoder(Attributes)
 
-_zero: ColumnElement[int] = literal_column("0")
-_of_stream = messages.c.stream_id == bindparam("stream_id")
-GET_ATTRIBUTES: Final = compiled(
-    select(streams.c.attributes).where(streams.c.id == bindparam("stream_id")), "stream_id"
+GET_ATTRIBUTES: Final = sql("SELECT attributes FROM streams WHERE id = :stream_id")
+GET_TIME: Final = sql("SELECT time_us FROM messages WHERE stream_id = :stream_id AND idx = :index")
+LIST_EXTRAS: Final = sql(
+    "SELECT idx, headers FROM messages WHERE stream_id = :stream_id AND idx >= :index AND idx < :end "
+    "AND headers IS NOT NULL ORDER BY idx"
 )
-GET_TIME: Final = compiled(
-    select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
+SIZES: Final = sql(
+    "SELECT length(data) FROM messages WHERE stream_id = :stream_id AND idx >= :index ORDER BY idx LIMIT :limit"
 )
-LIST_EXTRAS: Final = compiled(
-    select(messages.c.idx, messages.c.headers)
-    .where(
-        _of_stream,
-        messages.c.idx >= bindparam("index"),
-        messages.c.idx < bindparam("end"),
-        messages.c.headers.is_not(None),
-    )
-    .order_by(messages.c.idx),
-    *("stream_id", "index", "end"),
-)
-SIZES: Final = compiled(
-    select(func.length(messages.c.data))
-    .where(_of_stream, messages.c.idx >= bindparam("index"))
-    .order_by(messages.c.idx)
-    .limit(bindparam("limit", type_=Integer))
-    .offset(_zero),
-    *("stream_id", "index", "limit"),
-)
-SIZE_BETWEEN: Final = compiled(
-    select(func.coalesce(func.sum(func.length(messages.c.data)), _zero)).where(
-        _of_stream, messages.c.idx >= bindparam("index"), messages.c.idx < bindparam("end")
-    ),
-    *("stream_id", "index", "end"),
+SIZE_BETWEEN: Final = sql(
+    "SELECT coalesce(sum(length(data)), 0) FROM messages WHERE stream_id = :stream_id AND idx >= :index AND idx < :end"
 )
 
 
@@ -109,19 +76,11 @@ There are few rows: one each time a wrong clock was set back. The table has no f
 stream is never used again.
 """
 
-INSERT_FALL: Final = compiled(
-    upsert(time_falls)
-    .values(stream_id=bindparam("stream_id"), idx=bindparam("index"), seal=bindparam("seal"))
-    .on_conflict_do_nothing(),
-    *("stream_id", "index", "seal"),
+INSERT_FALL: Final = sql(
+    "INSERT INTO time_falls (stream_id, idx, seal) VALUES (:stream_id, :index, :seal) ON CONFLICT DO NOTHING"
 )
-DELETE_FALLS: Final = compiled(delete(time_falls).where(time_falls.c.stream_id == bindparam("stream_id")), "stream_id")
-LIST_FALLS: Final = compiled(
-    select(time_falls.c.idx)
-    .where(time_falls.c.stream_id == bindparam("stream_id"), time_falls.c.idx > bindparam("index"))
-    .order_by(time_falls.c.idx),
-    *("stream_id", "index"),
-)
+DELETE_FALLS: Final = sql("DELETE FROM time_falls WHERE stream_id = :stream_id")
+LIST_FALLS: Final = sql("SELECT idx FROM time_falls WHERE stream_id = :stream_id AND idx > :index ORDER BY idx")
 
 
 def find_time_us(session: Session, stream_id: int, index: int) -> int | None:

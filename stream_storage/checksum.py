@@ -45,7 +45,6 @@ def checksums_plain_timed(stream_id: int, first_index: int, times_us: list[int],
 
 
 def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers: bytes | None) -> int:
-    """Returns the checksum of a message with or without key and headers."""
     seed = base + index
     if key is not None or headers is not None:
         seed = crc32(prefixed(headers), crc32(prefixed(key), seed))
@@ -53,7 +52,6 @@ def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers
 
 
 def prefixed(part: bytes | None) -> bytes:
-    """Returns a value behind its length, or the length that stands for None."""
     if part is None:
         return _NONE_LENGTH
     return len(part).to_bytes(4, "little") + part

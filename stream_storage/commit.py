@@ -12,9 +12,8 @@ from stream_storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Does all operations, in order, in one transaction. Afterwards each is on disk, or it has an `error`: then it has
-    stored nothing, unless the error is in doubt. Returns a fatal error, after which the caller must not write in this
-    session any more, or None."""
+    """Does all operations, in order, in one transaction. Afterwards each is on disk, or has an `error` and has stored
+    nothing, unless the error is in doubt. Returns None, or a fatal error, after which nothing more may be written."""
     pending = operations
     while pending:
         failpoint("before_begin")
@@ -53,7 +52,6 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
 
 def _commit(session: Session) -> StorageError | None:
-    """Commits. Returns None if the transaction is stored."""
     failpoint("after_rows_before_commit")
     error = _tried(session, session.commit)
     if error is None:
@@ -114,7 +112,6 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 
 def _tried_rollback(session: Session) -> StorageError | None:
-    """Rolls back. An error of the rollback is fatal, since the session cannot be used any more."""
     error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True
@@ -122,7 +119,6 @@ def _tried_rollback(session: Session) -> StorageError | None:
 
 
 def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
-    """Returns the error of operations that are perhaps stored, since `reason` keeps the session from finding out."""
     error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
     error.__cause__ = failure
     return error

@@ -1,4 +1,5 @@
-"""The interfaces of storage: the log of messages (`Log`), the sessions (`Session`) and the operations (`Operation`).
+"""The interfaces of storage: the log of messages (`Log`), the sessions (`Session`), the operations (`Operation`), and a
+database (`Engine`) with its work between commits (`Upkeep`).
 
 A stream is a row with an id, a name and a partition. The id of a deleted stream is never used again. The messages of a
 stream have the indexes from `first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are
@@ -11,16 +12,20 @@ text that UTF-8 can encode. Whatever a file, a disk or another process can cause
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from stream_storage.errors import StorageError
+from stream_storage.histogram import Histogram
 
 if TYPE_CHECKING:
     from stream_storage.statement import Rows, Statement, Values
+
 
 T = TypeVar("T")
 
@@ -197,40 +202,32 @@ class Log(Protocol):
 
     def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
         """Returns the stream with this name and partition. Creates it with next index 0 if there is none."""
-        ...
 
     def append(self, appends: Sequence[Append]) -> None:
         """Stores the messages of all appends, in order; messages with different times are several appends
         (`timed_appends`). After an error the caller must roll back. Raises UnknownStreamId, and
         IndexConflict if an append does not begin at the next index of its stream."""
-        ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream that never had a message, for a copy of a stream whose first
         messages retention has deleted. Raises UnknownStreamId, and IndexConflict if the next index is not 0."""
-        ...
 
     def skip_to(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream without messages, for a copy whose source has deleted messages
         that the copy lacks. Raises UnknownStreamId, and IndexConflict for a stream with messages or a higher next
         index."""
-        ...
 
     def cut_from(self, stream_id: int, index: int) -> int:
         """Deletes the messages from `index` on, and returns their number. `index` becomes the next index: only here,
-        indexes are assigned again. Used for a copy whose last messages are not those of its source; the caller has
-        stored these elsewhere. Callers cut many messages in several short calls, from the end. Raises
-        UnknownStreamId."""
-        ...
+        indexes are assigned again. For a copy whose last messages are not those of its source. Callers cut many
+        messages in several short calls, from the end. Raises UnknownStreamId."""
 
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Deletes the messages below `index`, and returns their number. The next index does not change. Callers delete
         many messages in several calls, to keep each call short. Raises UnknownStreamId."""
-        ...
 
     def delete_stream(self, stream_id: int) -> None:
         """Deletes the stream's row and all its messages. Raises UnknownStreamId."""
-        ...
 
     # Reading: in any session, in or outside a transaction.
 
@@ -238,14 +235,12 @@ class Log(Protocol):
 
     def get_stream(self, stream_id: int) -> StreamRecord:
         """Returns the stream with this id. Raises UnknownStreamId."""
-        ...
 
     def list_streams(
         self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
     ) -> list[StreamRecord]:
         """Returns at most `limit` streams whose names begin with `prefix`, by name and partition; with `after` (a name
         and a partition), those that follow it."""
-        ...
 
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
@@ -257,11 +252,9 @@ class Log(Protocol):
 
         The page is also empty if `index` is at or beyond the next index. Raises UnknownStreamId, and DatabaseCorrupt,
         with stream and index, if a message is missing or its checksum is wrong."""
-        ...
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
         """Returns the first index, from `index` on, whose message has at most `bytes_max` bytes of data, or None."""
-        ...
 
 
 class Session(Protocol):
@@ -272,16 +265,13 @@ class Session(Protocol):
 
     def execute(self, statement: Statement, values: Values = ()) -> Rows:
         """Executes one statement, with values in order or by name. Raises StorageError; so does reading the rows."""
-        ...
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
         """Executes one statement with several sets of values, in order. Raises StorageError."""
-        ...
 
     def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         """Executes a SELECT of at most one row with each set of values. Returns each row, or None. Raises
         StorageError."""
-        ...
 
     @property
     def in_transaction(self) -> bool: ...
@@ -289,65 +279,130 @@ class Session(Protocol):
     def begin(self, *, deferred: bool = False) -> None:
         """Begins a transaction. With `deferred`, the session may send its statements to a server later, to save trips.
         Then the errors of an append come at the next statement, or as PartFailed at the commit."""
-        ...
 
     def commit(self) -> None:
         """Commits. Returns when the whole transaction is on disk. After an error it can still be open."""
-        ...
 
     def rollback(self) -> None: ...
 
     def savepoint(self) -> None:
         """Sets a savepoint, which can be inside another one."""
-        ...
 
     def release(self) -> None:
         """Ends the innermost savepoint and keeps its changes."""
-        ...
 
     def rollback_to(self) -> None:
         """Ends the innermost savepoint and undoes its changes."""
-        ...
 
     def try_write(self, size_bytes: int) -> bool:
         """Writes this many bytes in the open transaction and takes them back, to find out whether an append of this
         size would be stored. Returns False if the database cannot find that out, so that the append may fail. Raises
         StorageError; the caller then rolls back."""
-        ...
 
     def close(self) -> None:
         """Undoes an open transaction and ends the session. Safe to repeat."""
-        ...
 
     def reclaim(self, pages: int, keep: int) -> int:
         """Gives at most `pages` free pages of the file back to the disk, in the open transaction, but keeps `keep` of
         them. Returns the number of free pages left; 0 if the database does this by itself."""
-        ...
 
     def fence(self, owner: str) -> bool:
-        """Fences another member of the cluster, by its `stream_storage.engine.SharedEngine.owner`: from the commit of
-        the open transaction on, that member can never commit again. Waits for a transaction of that member that still
-        runs. Returns False if it was fenced before. Raises StorageError; OperationFailed if the database has only one
-        writer."""
-        ...
+        """Fences another member of the cluster, by its `stream_storage.contract.SharedEngine.owner`: from the commit of
+        the open transaction on, it can never commit again. Waits for a transaction of it that still runs. Returns False
+        if it was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
 
     def disconnect(self, owner: str) -> None:
         """Ends the connection of another member to the database server. A member that is frozen in a statement would
         otherwise keep its locks; one that lives connects again. Raises StorageError."""
-        ...
 
     def recover(self, error: StorageError) -> bool:
         """Returns whether the operations are to be done again from the beginning of their transaction, on a new
         connection to the server, after `error`. Can take as long as an operation may wait for a server."""
-        ...
 
     def settle(self, error: StorageError) -> bool | StorageError:
         """Returns whether the transaction is stored after `commit` has raised, or the error that keeps the session from
-        finding out. If that error is fatal, nothing more can be written; otherwise the session finds out before its
-        next transaction."""
-        ...
+        finding out. If that error is not fatal, the session finds out before its next transaction."""
 
     def error_of(self, raised: BaseException) -> StorageError:
         """Returns the StorageError for an exception that this session or an operation has raised. The session may look
         for the cause, for example whether the disk has room."""
-        ...
+
+
+class Upkeep:
+    """The work that a database needs between commits, in the writing thread; here that of a database which needs none.
+    `after_commit` and `make_room` return None, or a fatal error, after which nothing more may be written.
+
+    checkpoints, checkpoint_failures: the numbers of all and of failed checkpoints of the write-ahead log.
+    checkpoint_s_last, wal_pages: the duration of the last checkpoint, and the pages of the log then."""
+
+    def __init__(self, sync_seconds: Histogram) -> None:
+        self.sync_seconds = sync_seconds
+        self.checkpoints = 0
+        self.checkpoint_failures = 0
+        self.checkpoint_s_last = 0.0
+        self.wal_pages = 0
+
+    def is_due(self, commits: int, *, tight: bool) -> bool:
+        """Returns whether `after_commit` has something to do if no operation waits."""
+        return False
+
+    def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
+        """Does the work that is due after `commits` commits. waiting: whether operations wait for the next commit.
+        tight: whether the disk has little room left."""
+        return None
+
+    def make_room(self) -> StorageError | None:
+        """Frees room in the database, after a commit found none, so that the commit can be tried again."""
+        return None
+
+    def give_up_ballast(self) -> bool:
+        """Frees the room that is kept for deletes and saved positions (`stream_storage.sqlite.ballast`), and returns
+        whether there was any."""
+        return False
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        """Makes the transactions of the block fail with StorageBusy at once if another program holds the database."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Does the work of a clean stop."""
+
+
+class SessionSource(Protocol):
+    """The interface of a database that opens sessions."""
+
+    def session(self) -> Session:
+        """Opens the session that writes. At most one is open at a time."""
+
+    def read_session(self) -> Session:
+        """Opens a session that cannot write. Each of its transactions sees all commits made before it began; a
+        statement outside a transaction counts as one."""
+
+
+class Engine(SessionSource, Protocol):
+    """The interface of a database that a node opens, keeps and closes."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the database, which another process can read; None if there is no such file."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a commit waits for no other machine, so that a short one can be made in the trio thread."""
+
+    def upkeep(self, session: Session) -> Upkeep:
+        """Returns the work that the database needs between commits. session: the session that writes."""
+
+    def distrust(self) -> None:
+        """Makes the next opening check the database as after a crash. Called after a fatal error."""
+
+    def close(self) -> None:
+        """Closes the database. Its sessions must be closed already. Safe to repeat."""
+
+
+class SharedEngine(Engine, Protocol):
+    """The interface of a database to which several nodes write, the members of a cluster."""
+
+    @property
+    def owner(self) -> str:
+        """The unique text that stands for this process in the database, by which another member can fence it."""

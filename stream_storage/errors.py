@@ -119,8 +119,7 @@ class DatabaseLost(StorageError):
 
 
 class ServerRefused(DatabaseLost):
-    """The error of a connection that the database server does not accept: the role, the database or the password is
-    wrong, or the rules of the server exclude the node."""
+    """The error of a connection that the server does not accept: a wrong role, database or password, or its rules."""
 
     def __init__(self, reason: str) -> None:
         StorageError.__init__(
@@ -167,8 +166,7 @@ class NodeReplaced(StorageError):
 
 
 class MemberFenced(NodeReplaced):
-    """The error of writing after another member of the cluster has taken over from this one, which was silent, or after
-    a new process has taken its name."""
+    """The error of writing after another member of the cluster, or a new process of its name, has taken over."""
 
     def __init__(self) -> None:
         StorageError.__init__(
@@ -179,8 +177,7 @@ class MemberFenced(NodeReplaced):
 
 
 class ConfirmedLost(StorageError):
-    """The error of writing to a new primary that lacks confirmed transactions: it was a standby, it was behind, and no
-    commit had to wait for it. lost: how many confirmed transactions it lacks."""
+    """The error of writing to a new primary that lacks `lost` confirmed transactions: a standby that was behind."""
 
     fatal = True
 
@@ -391,7 +388,6 @@ def damaged_message(stream_id: int, index: int) -> str:
 
 
 def corrupt_text(reason: str) -> str:
-    """Returns the text of an error about a damaged database: the reason, and what to do."""
     return (
         f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
         "`stream-node verify`, then restore a backup or start with another data directory"

@@ -19,8 +19,7 @@ from sqlalchemy.schema import CreateTable
 from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.schema import metadata
-from stream_storage.seal import seal_column
-from stream_storage.sealed_rows import SealedRows
+from stream_storage.seal import SealedRows, seal_column
 from stream_storage.statement import compiled
 
 ENTRIES_MAX = 1_000
@@ -78,14 +77,12 @@ def list_history(session: Session, stream_id: int) -> History:
 
 
 def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry]) -> None:
-    """Replaces the history of a stream, inside a transaction."""
     entries = enumerate(history[-ENTRIES_MAX:])
     rows = (_HistoryRow(stream_id, place, each.entry_id, each.first_index) for place, each in entries)
     _rows.write(session, stream_id, rows)
 
 
 def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:
-    """Returns the history of a stream, inside a transaction. A stream without one gets an entry from index 0 on."""
     found = list_history(session, stream_id)
     if not found:
         found = (HistoryEntry(new_id(), 0),)
@@ -116,7 +113,6 @@ def begin_entries(session: Session, new_id: Callable[[], int] = random_entry_id)
 
 
 def forget_history(session: Session, stream_id: int) -> None:
-    """Deletes the history of a stream that is being deleted, inside a transaction."""
     _rows.forget(session, stream_id)
 
 

@@ -1,5 +1,5 @@
 """The interface between the trio thread of a node and its storage, and the code that all runners share:
-`stream_storage.thread_runner` for a node, `stream_storage.memory_runner` for a node in memory,
+`stream_storage.thread_runner` for a node, `stream_storage.runner` for a node in memory,
 `tests/support/storage/inline_runner.py` for simulations."""
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import msgspec
 import structlog
 import trio
 
+from stream_storage.commit import apply_read, commit_batch, fail_all
 from stream_storage.contract import Do, Operation, Session
-from stream_storage.errors import StorageClosed
-from stream_storage.sqlite.bulk.arrow_thread import ArrowRead
+from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 logger = structlog.get_logger(__name__)
 
@@ -59,14 +60,12 @@ class Runner(Protocol):
 
     def submit_bulk(self, operation: ArrowRead) -> None:
         """Makes a child process read one page as Arrow, or fails the read with ArrowUnavailable."""
-        ...
 
     async def wait_idle(self) -> None: ...
 
     async def aclose(self) -> None:
         """Completes every submitted operation, then closes the runner, uninterrupted by cancellation. Safe to
         repeat."""
-        ...
 
     def statistics(self) -> RunnerStatistics: ...
 
@@ -79,7 +78,6 @@ class Batches(Protocol):
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
         """Calls the function after the open batch has ended, or at once if no batch is open."""
-        ...
 
 
 class NoBatches:
@@ -159,13 +157,11 @@ class Completions:
 
 
 async def do(submit: Callable[[Operation], None], work: Callable[[Session], T]) -> T:
-    """Calls a function in a transaction of its own, and returns its result. Raises StorageError."""
     return (await completed(lambda done: submit(Do(work, done)))).result
 
 
 async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
-    """Waits until an operation is completed. Raises its StorageError.
-    begin: submits the operation, whose `on_done` is the argument."""
+    """Waits until an operation is completed. Raises its error. begin: submits the operation with this `on_done`."""
     found: list[Made] = []
     ended = trio.Event()
 
@@ -178,3 +174,57 @@ async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
     if found[0].error is not None:
         raise found[0].error
     return found[0]
+
+
+class MemoryRunner:
+    """A `stream_storage.runner.Runner` that does all operations in the trio thread, with one session. Like another
+    thread, it completes no operation before its submission returns."""
+
+    def __init__(self, session: Session, batches: Batches) -> None:
+        self._session = session
+        self._completions = Completions(batches)
+        self._soon = trio.lowlevel.current_trio_token().run_sync_soon
+        self._writes: list[Operation] = []
+        self._failure: StorageError | None = None
+
+    def submit_write(self, operation: Operation) -> None:
+        self._completions.admit()
+        # All writes that are submitted until `_write` runs become one transaction.
+        if not self._writes:
+            self._soon(self._write)
+        self._writes.append(operation)
+
+    def submit_read(self, operation: Operation) -> None:
+        self._completions.admit()
+        self._soon(self._read, operation)
+
+    def submit_bulk(self, operation: ArrowRead) -> None:
+        self._completions.admit()
+        operation.error = ArrowUnavailable("this node has no database file that another process could read")
+        refused: list[Operation] = [operation]
+        self._soon(self._completions.complete, refused)
+
+    async def wait_idle(self) -> None:
+        await self._completions.wait_idle()
+
+    async def aclose(self) -> None:
+        self._completions.closed = True
+        with trio.CancelScope(shield=True):
+            await self.wait_idle()
+        self._session.close()
+
+    def statistics(self) -> RunnerStatistics:
+        completions = self._completions
+        return RunnerStatistics(failed=completions.failed, outstanding=completions.outstanding)
+
+    def _write(self) -> None:
+        batch, self._writes = self._writes, []
+        if self._failure is None:
+            self._failure = commit_batch(self._session, batch)
+        if self._failure is not None:
+            fail_all(batch, self._failure)
+        self._completions.complete(batch)
+
+    def _read(self, operation: Operation) -> None:
+        apply_read(self._session, operation)
+        self._completions.complete([operation])

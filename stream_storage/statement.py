@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from sqlalchemy import Table
+from sqlalchemy import Table, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ClauseElement
@@ -31,11 +31,9 @@ class Rows(Protocol):
     @property
     def rowcount(self) -> int:
         """How many rows the statement has changed."""
-        ...
 
     def fetchone(self) -> Any:
         """Returns the next row, or None after the last one."""
-        ...
 
     def fetchall(self) -> list[Any]: ...
 
@@ -61,6 +59,13 @@ def compiled(element: ClauseElement, *names: str) -> Statement:
     statement = Statement(made)
     statement.element, statement.names = element, names
     return statement
+
+
+def sql(statement: str) -> Statement:
+    """Compiles a statement in SQL that returns no texts. Its parameters are written as `:index`, and their values are
+    given in the order of the statement."""
+    element = text(statement)
+    return compiled(element, *(getattr(element.compile(dialect=_positional), "positiontup", None) or ()))
 
 
 def replacing(table: Table, *keys: str) -> Statement:

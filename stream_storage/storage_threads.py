@@ -11,8 +11,7 @@ from queue import SimpleQueue
 import structlog
 
 from stream_storage.commit import apply_read, commit_batch, fail_all
-from stream_storage.contract import Append, CommitTimes, Operation, Session
-from stream_storage.engine import Upkeep
+from stream_storage.contract import Append, CommitTimes, Operation, Session, Upkeep
 from stream_storage.errors import CommitInDoubt, DiskFull, StorageBusy, StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.histogram import COUNTS, SECONDS, Histogram
@@ -147,7 +146,6 @@ class WritingThread(threading.Thread):
         return [queue.popleft() for _ in range(len(queue))]
 
     def _write(self, batch: list[Operation]) -> None:
-        """Commits the batch, or sets an error on each operation that is not stored."""
         if self.failure is not None:
             fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
             return
@@ -194,7 +192,6 @@ class WritingThread(threading.Thread):
                         operation.commit = times
 
     def _write_again(self, batch: list[Operation]) -> None:
-        """Commits operations once more, after the log is copied, so that the commit can overwrite it."""
         self.failure = self.upkeep.make_room()
         if self.failure is None:
             for operation in batch:

@@ -1,32 +1,77 @@
-"""The part of the log that reads and changes the table of streams, the same in every database."""
+"""The part of the log that reads and changes the table of streams, the same in every database, with its statements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
+from sqlalchemy import Integer, bindparam, literal_column, select, tuple_
 
 from ockam.files.text_order import prefix_end
 from stream_storage.contract import Append, Log, Record, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, UnknownStreamId, corrupt_text
-from stream_storage.log_statements import (
-    BEGIN_STREAM_AT,
-    DELETE_FROM,
-    DELETE_MESSAGES,
-    DELETE_STREAM,
-    FIND_FITTING,
-    FIND_STREAM,
-    GET_STREAM,
-    INSERT_STREAM,
-    LIST_STREAMS,
-    LIST_STREAMS_BELOW,
-    SEALED_STREAM,
-    SIZE_FROM,
-    set_columns,
-)
+from stream_storage.schema import streams
 from stream_storage.seal import STREAM_COLUMNS, stream_seal
-from stream_storage.statement import Rows, Statement
+from stream_storage.statement import Rows, Statement, compiled, sql
+
+# Streams.
+
+_record = streams.c["id", "name", "partition", "first_index", "next_index", "size_bytes", "created_us"]
+_by_id = streams.c.id == bindparam("stream_id")
+_listed = (
+    select(*_record)
+    .where(tuple_(streams.c.name, streams.c.partition) > tuple_(bindparam("after_name"), bindparam("after_partition")))
+    .order_by(streams.c.name, streams.c.partition)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(literal_column("0", Integer))
+)
+
+INSERT_STREAM: Final = sql(
+    "INSERT INTO streams (name, partition, created_us, seal, first_index, next_index, size_bytes) "
+    "VALUES (:name, :partition, :created_us, :seal, 0, 0, 0) ON CONFLICT DO NOTHING"
+)
+FIND_STREAM: Final = compiled(
+    select(*_record).where(streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")),
+    *("name", "partition"),
+)
+GET_STREAM: Final = compiled(select(*_record).where(_by_id), "stream_id")
+LIST_STREAMS: Final = compiled(_listed, *("after_name", "after_partition", "limit"))
+LIST_STREAMS_BELOW: Final = compiled(
+    _listed.where(streams.c.name < bindparam("end_name")),
+    *("after_name", "after_partition", "end_name", "limit"),
+)
+"""`LIST_STREAMS` for names below `end_name`, to list the names that begin with a prefix."""
+BEGIN_STREAM_AT: Final = sql(
+    "UPDATE streams SET first_index = :first, next_index = :next, seal = :seal WHERE id = :stream_id AND next_index = 0"
+)
+SEALED_STREAM: Final = compiled(select(*streams.c[*STREAM_COLUMNS, "seal"]).where(_by_id), "stream_id")
+"""Reads the arguments of `stream_storage.seal.stream_seal`, and the seal."""
+DELETE_STREAM: Final = sql("DELETE FROM streams WHERE id = :stream_id")
+
+
+@cache
+def set_columns(*names: str) -> Statement:
+    """Returns the statement that sets these columns of a stream, in the order of the table, and its seal."""
+    changes = ", ".join(f"{name} = :{name}" for name in (*names, "seal"))
+    return sql(f"UPDATE streams SET {changes} WHERE id = :stream_id")
+
+
+# Messages.
+
+DELETE_BELOW: Final = sql("DELETE FROM messages WHERE stream_id = :stream_id AND idx < :end")
+DELETE_MESSAGES: Final = sql("DELETE FROM messages WHERE stream_id = :stream_id")
+SIZE_FROM: Final = sql(
+    "SELECT coalesce(sum(length(data)), 0) FROM messages WHERE stream_id = :stream_id AND idx >= :start"
+)
+DELETE_FROM: Final = sql("DELETE FROM messages WHERE stream_id = :stream_id AND idx >= :start")
+FIND_FITTING: Final = sql(
+    "SELECT idx FROM messages WHERE stream_id = :stream_id AND idx >= :index AND length(data) <= :bytes_max "
+    "ORDER BY idx LIMIT 1"
+)
+"""Finds the first message, from an index on, that is small enough; the length is known without reading the value."""
+
 
 INDEX_MAX = 2**63 - 1
 """The largest index, and the largest integer of a database."""
@@ -106,8 +151,7 @@ class StreamRows:
         return [StreamRecord(*row) for row in rows.fetchall()]
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
-        found = self._execute(FIND_FITTING, (stream_id, min(index, INDEX_MAX), min(bytes_max, INDEX_MAX), 1))
-        row = found.fetchone()
+        row = self._execute(FIND_FITTING, (stream_id, min(index, INDEX_MAX), min(bytes_max, INDEX_MAX))).fetchone()
         return None if row is None else int(row[0])
 
     def _check_transaction(self) -> None:

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 import trio
 
-from stream_storage.contract import Operation, Session
-from stream_storage.engine import Engine
+from stream_storage.contract import Engine, Operation, Session
 from stream_storage.errors import ReadLate, StorageError
 from stream_storage.histogram import Histogram
 from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
@@ -168,9 +167,8 @@ class ThreadRunner(trio.abc.AsyncResource):
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Submits the read that `make` returns for an `on_done`, and returns the read when it is done. Raises
-        StorageError; ReadLate after READ_S_MAX seconds, and at once while an earlier read is late, as a new read would
-        wait behind the late one."""
+        """Submits the read that `make` returns for an `on_done`, and returns it when it is done. Raises StorageError;
+        ReadLate after READ_S_MAX seconds, and at once while an earlier read is late."""
         if self._late:
             raise ReadLate(READ_S_MAX)
         ended = trio.Event()
@@ -267,8 +265,6 @@ class ThreadRunner(trio.abc.AsyncResource):
         )
 
     def _is_for_here(self, operation: Operation) -> bool:
-        """Returns whether the trio thread commits this operation, if no other one is submitted meanwhile. The change to
-        the writing thread and back takes longer than a short commit."""
         return self._writes == 1 and self._database.is_local and self._short.are_usual and operation.is_short()
 
     def _wake_writer(self) -> None:
@@ -282,7 +278,6 @@ class ThreadRunner(trio.abc.AsyncResource):
             self.writer.wake_up()
 
     async def _commit_short_ones(self) -> None:
-        """Commits operations in the trio thread, as a system task of trio."""
         with self._short_scope:
             while True:
                 if self._short_wanted:
@@ -314,7 +309,6 @@ class ThreadRunner(trio.abc.AsyncResource):
         self._complete(operations)
 
     def _post(self, operations: list[Operation], complete: Callable[[list[Operation]], None] | None = None) -> None:
-        """Hands operations over to the trio thread, which completes them. For the storage threads."""
         try:
             self._token.run_sync_soon(complete or self._complete, operations)
         except trio.RunFinishedError:
@@ -329,7 +323,6 @@ class ThreadRunner(trio.abc.AsyncResource):
             self._completes_one = False
 
     async def _end_with_trio(self) -> None:
-        """Ends the threads if the trio run ends before the runner is closed: else the process could not end."""
         try:
             await self._ended.wait()
         finally:

@@ -39,7 +39,6 @@ MODULES = (
     "stream_service.workers.pulls",
     "stream_service.workers.push_run",
     "stream_service.workers.readable_stream",
-    "stream_service.workers.role_requests",
     "stream_service.workers.stream",
     "stream_service.workers.stream_bounds",
     "stream_service.workers.stream_machine",

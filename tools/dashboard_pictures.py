@@ -31,8 +31,7 @@ from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch
+from cardinal_streams.message.messages import Batch, encode
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.node.process import NodeProcess

@@ -14,10 +14,9 @@ from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
-from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.message.types import Record
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Start
+from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.resumption import source_of

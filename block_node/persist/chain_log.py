@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Integer, bindparam, literal_column, select
 
 from block_node.persist import schema as sql
 from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
@@ -33,9 +32,9 @@ from stream_service.stored import LOST_EXTRAS
 from stream_storage.checksum import checksum_full, seed_base
 from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
-from stream_storage.log_statements import page
 from stream_storage.schema import messages
-from stream_storage.statement import compiled, replacing
+from stream_storage.statement import replacing
+from stream_storage.statement import sql as sql_statement
 
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
@@ -45,16 +44,12 @@ APPEND_PARTS = 8
 
 
 _WRITE: Final = replacing(messages, "stream_id", "idx")
-_READ: Final = compiled(
-    page(messages.c.idx, messages.c.time_us, messages.c.checksum, messages.c.headers), *("stream_id", "index", "limit")
+_READ: Final = sql_statement(
+    "SELECT idx, time_us, checksum, headers FROM messages WHERE stream_id = :stream_id AND idx >= :index "
+    "ORDER BY idx LIMIT :limit"
 )
-_TIME_BEFORE: Final = compiled(
-    select(messages.c.time_us)
-    .where(messages.c.stream_id == bindparam("stream_id"), messages.c.idx < bindparam("index"))
-    .order_by(messages.c.idx.desc())
-    .limit(bindparam("limit", type_=Integer))
-    .offset(literal_column("0")),
-    *("stream_id", "index", "limit"),
+_TIME_BEFORE: Final = sql_statement(
+    "SELECT time_us FROM messages WHERE stream_id = :stream_id AND idx < :index ORDER BY idx DESC LIMIT 1"
 )
 
 
@@ -396,7 +391,7 @@ def _write_parts(
     first, number = place.first_index, place.number
     rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
     found = {row[0]: row[1:] for row in rows}
-    before = session.execute(_TIME_BEFORE, (stream_id, first, 1)).fetchone()
+    before = session.execute(_TIME_BEFORE, (stream_id, first)).fetchone()
     # A message must not be newer than later messages, because messages are searched by time.
     time_us = time_us if before is None else before[0]
     written = []

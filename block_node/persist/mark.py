@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 
 import bare
-from stream_service.extensions import Header
-from stream_service.extras import Extras, decode_extras, encode_extras
+from stream_service.extensions import Extras, Header, decode_extras, encode_extras
 
 MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"

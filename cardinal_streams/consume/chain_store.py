@@ -42,10 +42,8 @@ from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ChainStoreMismatch, CheckpointError, CheckpointTaken
 from cardinal_streams.limits import HASH_BYTES
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert
-from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.message.avro_reader import text_of
-from cardinal_streams.message.avro_writer import bytes_of
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Revert
+from cardinal_streams.message.avro import bytes_of, text_of
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from stream_storage.errors import OperationFailed, StorageError

@@ -17,8 +17,7 @@ import msgspec
 
 from cardinal_streams.errors import CheckpointError, ResumptionError
 from cardinal_streams.limits import HASH_BYTES, U64_MAX
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorg
+from cardinal_streams.machines.events import Checkpoint, OpenReorg, Start
 from cardinal_streams.resumption import format_token, parse_token
 
 VERSION = 1

@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import CheckpointTaken
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
 from ockam.files.durable_files import write_durably

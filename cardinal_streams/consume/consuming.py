@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,18 +28,20 @@ from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.consume.consumption import Consumption, OnEvent
 from cardinal_streams.errors import ChainStoreMismatch
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import (
+    ChainUpdate,
     Checkpoint,
+    Completed,
     ConsumerStatistics,
     Gap,
     OpenReorg,
     ReorgStalled,
+    Revert,
     Stalled,
+    Start,
     UnorderedStatistics,
 )
-from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
@@ -303,7 +305,13 @@ async def consume(
     topics = application.topics_of(wants)
     if chain_store is not None and (store is not None or checkpoint is not None):
         raise ValueError("a chain store has the checkpoint itself; leave out `store` and `checkpoint`")
-    async with _opened(chain_store, application, wants) as chain:
+    chain: KeptChain | None = None
+    async with AsyncExitStack() as stack:
+        if chain_store is not None:
+            # Imported here, since consumers without a chain store need no database.
+            from cardinal_streams.consume.chain_store import open_chain_store
+
+            chain = await stack.enter_async_context(open_chain_store(chain_store, application, wants))
         store = store if chain is None else chain
         known = await _known(checkpoint, store, start, topics, transport, on_event, is_strict=chain is not None)
         machine = ChainConsumer(
@@ -398,17 +406,3 @@ async def _known(
             )
     read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
-
-
-@asynccontextmanager
-async def _opened(
-    chain_store: str | os.PathLike[str] | Transactions | None, application: Application, wants: Tracked
-) -> AsyncIterator[KeptChain | None]:
-    if chain_store is None:
-        yield None
-        return
-    # Imported here, since consumers without a chain store need no database.
-    from cardinal_streams.consume.chain_store import open_chain_store
-
-    async with open_chain_store(chain_store, application, wants) as chain:
-        yield chain

@@ -30,12 +30,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
-from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
+from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits, RecentMap
+from cardinal_streams.machines.chain_parts import TreeNode
 from cardinal_streams.machines.chain_state import ChainBlocks, Fate
-from cardinal_streams.machines.fork_tree import TreeNode
+from cardinal_streams.machines.events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
 from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.recent import RecentMap
 
 
 class BlockStanding(enum.Enum):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 
-from cardinal_streams.limits import ChainLimits
-from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
-from cardinal_streams.machines.fork_tree import ChainTree, TreeNode
-from cardinal_streams.machines.held_chain import HeldChain
-from cardinal_streams.machines.waiting_blocks import WaitingBlocks
+from cardinal_streams.limits import ChainLimits, RecentMap
+from cardinal_streams.machines.chain_parts import ChainTree, HeldChain, TreeNode, WaitingBlocks
+from cardinal_streams.machines.events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
 from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.recent import RecentMap
 
 
 class Fate(enum.Enum):

@@ -19,34 +19,34 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
-from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, Revert, Start
+from cardinal_streams.machines import reorg_machine
 from cardinal_streams.machines.chain_order_machine import ChainOrder
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.events import (
+    BadMessage,
+    ChainEvent,
+    ChainUpdate,
     Checkpoint,
+    Completed,
     ConsumerEvent,
     ConsumerStatistics,
+    Dropped,
+    DropReason,
+    Evicted,
     Feeds,
     Gap,
     LeftOut,
+    Missing,
     OpenReorg,
+    Outdated,
     ReadAgain,
+    ReassemblyEvent,
+    Revert,
+    Start,
 )
-from cardinal_streams.machines.reading_again import RereadingConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Evicted, Missing, Outdated, ReassemblyEvent
+from cardinal_streams.machines.reading_again import NOTHING_READ, RereadingConsumer
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.reorg_machine import (
-    ReorgBlock,
-    ReorgOver,
-    ReorgProtocol,
-    ReorgStep,
-    RevertTo,
-    WeighBlock,
-)
-from cardinal_streams.machines.reread import NOTHING_READ
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
+from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 
@@ -72,7 +72,6 @@ class ChainConsumer(RereadingConsumer):
         limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
     ) -> None:
         super().__init__(tracked, checkpoint, limits, keeps_oldest=checkpoint.start is not None)
-        self._message_limits = limits.message
         self._start = checkpoint.start
         self._tracked = tracked
         # The lowest number of the blocks that were put off. A block of a fork below the head counts as infinity.
@@ -89,7 +88,7 @@ class ChainConsumer(RereadingConsumer):
         # The number of the first block of a chain that began without a start block.
         self._first_number: int | None = None
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
-        self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
+        self._reorgs = reorg_machine.ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
         # The reorg for which the application has gone back, until this reorg is over. By the id of each update that
@@ -128,10 +127,9 @@ class ChainConsumer(RereadingConsumer):
         """Takes a message of the normal feed (the application's topics), and returns the events that it causes.
         `source` is "topic:partition"; `offset` is the message's offset in that partition."""
         out: list[ConsumerEvent] = []
-        try:
-            message = decode(key, value, self._message_limits)
-        except MessageError as error:
-            return [self._bad_message(source, offset, error)]
+        message = self._decode(key, value, source, offset)
+        if isinstance(message, BadMessage):
+            return [message]
         # After a restart, messages of finished blocks come again. Building these blocks anew would never end, since not
         # all their messages are read.
         events: Sequence[ReassemblyEvent] = ()
@@ -149,7 +147,7 @@ class ChainConsumer(RereadingConsumer):
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
             # These messages belong on the channel of their reorg.
             elif isinstance(event, ReorgComplete | ReorgAbandoned):
-                steps: list[ReorgStep] = []
+                steps: list[reorg_machine.ReorgStep] = []
                 self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed", steps)
                 self._follow(steps, out)
             # The chain remembers the hash, so that descendants of the block do not wait for it.
@@ -192,10 +190,9 @@ class ChainConsumer(RereadingConsumer):
         """Takes a message from the channel of the reorg with this common ancestor. Messages of closed channels are
         dropped. Raises `RuntimeError` for an open channel while the reorg of another channel is active."""
         self._channel_sources.put(source, ancestor)
-        try:
-            message = decode(key, value, self._message_limits)
-        except MessageError as error:
-            return [self._bad_message(source, offset, error)]
+        message = self._decode(key, value, source, offset)
+        if isinstance(message, BadMessage):
+            return [message]
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
         return out
@@ -229,11 +226,7 @@ class ChainConsumer(RereadingConsumer):
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
         # 1. From which offsets on are messages needed? Incomplete and put-off blocks, the chain, and what the
         # application has not finished: the next consumer must have all of it in memory.
-        needed, needed_blocks, read = self._needed_again()
-        for batch in self._needed_batches():
-            needed_blocks.add(batch.hash)
-            for source, offset in batch.offsets.items():
-                needed[source] = min(offset, needed.get(source, offset))
+        needed, needed_blocks, read = self._needed_again(self._needed_batches())
         # 2. Reading continues after the last read message, or at the first needed message. A source that brought no
         # message since keeps its old offset.
         before = self._before.position | self._before.history
@@ -382,22 +375,22 @@ class ChainConsumer(RereadingConsumer):
         self._put_off_from, self._head_before = None, self._chain.head
         out.append(event)
 
-    def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
+    def _follow(self, steps: Sequence[reorg_machine.ReorgStep], out: list[ConsumerEvent]) -> None:
         """Applies the steps of the Reorg protocol to the chain, and collects the events for the I/O code."""
         for step in steps:
-            if isinstance(step, RevertTo):
+            if isinstance(step, reorg_machine.RevertTo):
                 events = self._chain.revert(step.hash, step.number)
                 self._note_revert(step, events)
                 self._publish(events, out)
-            elif isinstance(step, ReorgBlock):
+            elif isinstance(step, reorg_machine.ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
             # A late block of a channel is weighed like any other. The blocks of a section that lost return only
             # together, when they are heavier.
-            elif isinstance(step, WeighBlock):
+            elif isinstance(step, reorg_machine.WeighBlock):
                 if self._chain.has_place(step.batch) and not self._reorgs.is_beaten(step):
                     self._publish(self._chain.receive(step.batch), out)
                 self._adopt_heavier(step.ancestor, out)
-            elif isinstance(step, ReorgOver):
+            elif isinstance(step, reorg_machine.ReorgOver):
                 self._end_reorg(step, out)
             # A block that is on the chain anyway is not missed.
             elif not (isinstance(step, Evicted) and self._chain.is_on_chain(step.hash)):
@@ -406,14 +399,14 @@ class ChainConsumer(RereadingConsumer):
     def _adopt_heavier(self, ancestor: bytes, out: list[ConsumerEvent]) -> None:
         self._follow(self._reorgs.adopt(ancestor, self._chain.outweighs), out)
 
-    def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
+    def _note_revert(self, step: reorg_machine.RevertTo, events: Iterable[ChainEvent]) -> None:
         """Makes checkpoints list the reorg of `step` as begun, after the application has finished its `Revert`."""
         for event in events:
             if isinstance(event, Revert) and step.offset is not None:
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
                 self._reverts[id(event)] = reorg
 
-    def _end_reorg(self, step: ReorgOver, out: list[ConsumerEvent]) -> None:
+    def _end_reorg(self, step: reorg_machine.ReorgOver, out: list[ConsumerEvent]) -> None:
         """Ends a section of a reorg, and returns to the heaviest chain, if need be by reading everything again."""
         end = self._chain.end_reorg(step.hash, step.number)
         self._reorgs.settle(step.hash, end.removed_weight)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cardinal_streams.machines.reassembly_events import (
+from cardinal_streams.machines.events import (
     DUPLICATE,
     MISSING_ITEMS_SHOWN,
     TAKEN,
@@ -22,7 +22,7 @@ from cardinal_streams.machines.reassembly_events import (
     MissingState,
     Receipt,
 )
-from cardinal_streams.message.types import Batch, SubBatchMsg
+from cardinal_streams.message.messages import Batch, SubBatchMsg
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 

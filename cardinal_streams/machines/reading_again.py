@@ -1,18 +1,58 @@
 """RereadingConsumer: the steps that both consumer machines share. They read the messages of blocks again that were put
-off to save memory, and list in checkpoints from where on messages are needed. The module `reread` recognises messages
-of finished blocks."""
+off to save memory, and list in checkpoints from where on messages are needed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from cardinal_streams.errors import MessageError
-from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.consumer_events import BadMessage, Checkpoint, ReadAgain
+from cardinal_streams.limits import ConsumerLimits, RecentMap
+from cardinal_streams.machines.events import BadMessage, Checkpoint, ReadAgain
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.reread import NOTHING_READ, Reread
+from cardinal_streams.message.messages import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete, decode
+from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.recent import RecentMap
+
+OF_NO_BLOCK = (Reorg, ReorgComplete, ReorgAbandoned, Ping)
+
+
+class Reread:
+    """Recognises repeated messages of finished blocks, when sources are read again after a restart, or for blocks that
+    were put off. Such a block would be begun anew and never become complete, since not all its messages come again. So
+    a message before the offset up to which its source was read (`read`) counts only if its block is still needed.
+    Invariant: `left` has the sources that were not read again to their earlier ends, with these ends."""
+
+    def __init__(self, read: Mapping[str, int], needed: Iterable[bytes]) -> None:
+        self.left = dict(read)
+        self._needed = frozenset(needed)
+
+    def is_done(self, message: Message, source: str, offset: int) -> bool:
+        """Whether the message is part of a block that was finished before. Offsets of a source must grow."""
+        end = self.left.get(source)
+        if end is None or isinstance(message, OF_NO_BLOCK):
+            return False
+        if offset >= end:
+            del self.left[source]
+            return False
+        return message.hash not in self._needed
+
+    def read(self, high_water: Mapping[str, int]) -> dict[str, int]:
+        """Returns, by source, the offset up to which it was read, before or after the restart. high_water: by source,
+        the highest offset that was read after the restart."""
+        read = {source: offset + 1 for source, offset in high_water.items()}
+        for source, end in self.left.items():
+            read[source] = max(end, read.get(source, 0))
+        return read
+
+    def needed(self, known: Iterable[bytes], is_finished: Callable[[bytes], bool]) -> tuple[bytes, ...]:
+        """Returns the hashes of the blocks in `known`, and of blocks whose messages must still arrive again."""
+        to_come = (hash_ for hash_ in self._needed if not is_finished(hash_)) if self.left else ()
+        return tuple(sorted({*known, *to_come}))
+
+
+NOTHING_READ = Reread({}, ())
 
 
 class RereadingConsumer:
@@ -32,9 +72,12 @@ class RereadingConsumer:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
 
-    def _bad_message(self, source: str, offset: int, error: MessageError) -> BadMessage:
-        self._bad_messages += 1
-        return BadMessage(source, offset, error)
+    def _decode(self, key: bytes, value: bytes, source: str, offset: int) -> Message | BadMessage:
+        try:
+            return decode(key, value, self.limits.message)
+        except MessageError as error:
+            self._bad_messages += 1
+            return BadMessage(source, offset, error)
 
     def _begin_again(self) -> tuple[ReadAgain, dict[str, int]]:
         """Begins to read the messages of blocks again that the reassembler had to put off. Returns the event, and by
@@ -61,15 +104,19 @@ class RereadingConsumer:
         self._before = msgspec.structs.replace(self._before, position=position)
         return ReadAgain(position), of_channels
 
-    def _needed_again(self) -> tuple[dict[str, int], set[bytes], dict[str, int]]:
-        """Returns three parts of a checkpoint: by source, the lowest offset that is needed for blocks that are
-        incomplete or put off; these blocks; and how far each source was read (`Checkpoint.read`)."""
+    def _needed_again(self, held: Iterable[CompleteBatch]) -> tuple[dict[str, int], set[bytes], dict[str, int]]:
+        """Returns three parts of a checkpoint: by source, the lowest offset that is needed for the complete blocks in
+        `held`, and those that are incomplete or put off; these blocks; and how far each source was read."""
         machine, put_off = self._normal, self._normal.put_off
-        needed = machine.low_water()
-        for source, offset in put_off.position.items():
+        needed, blocks = machine.low_water(), {*machine.incomplete(), *(put_off.hashes or ())}
+        places = [put_off.position]
+        for batch in held:
+            blocks.add(batch.hash)
+            places.append(batch.offsets)
+        for source, offset in (each for place in places for each in place.items()):
             needed[source] = min(offset, needed.get(source, offset))
         read = self._reread.read(machine.high_water())
         if put_off.hashes is None:
             # There are too many blocks to name them, so all messages from their first one on count as unread.
             read = {source: min(end, put_off.position.get(source, end)) for source, end in read.items()}
-        return needed, {*machine.incomplete(), *(put_off.hashes or ())}, read
+        return needed, blocks, read

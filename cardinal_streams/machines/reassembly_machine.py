@@ -25,9 +25,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits
-from cardinal_streams.machines.pending_block import GivenUp, PendingBlock, name_of_item
-from cardinal_streams.machines.reassembly_events import (
+from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits, RecentMap
+from cardinal_streams.machines.events import (
     FIRST_REFUSAL,
     OLD,
     Completed,
@@ -41,8 +40,8 @@ from cardinal_streams.machines.reassembly_events import (
     Receipt,
     Refused,
 )
-from cardinal_streams.machines.reread import PutOff
-from cardinal_streams.message.types import (
+from cardinal_streams.machines.pending_block import GivenUp, PendingBlock, name_of_item
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -55,11 +54,28 @@ from cardinal_streams.message.types import (
     SubBatchMsg,
 )
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
-from cardinal_streams.recent import RecentMap
 
 NOTHING: tuple[ReassemblyEvent, ...] = ()
 # Blocks to be recalled wait for this many further messages, so that one reading serves several of them.
 RECALL_MESSAGES = 10_000
+
+
+class PutOff:
+    """The blocks that were dropped to save memory, and that must be read again."""
+
+    def __init__(self, hashes_max: int) -> None:
+        self._hashes_max = hashes_max
+        # By source, the lowest offset of a message of these blocks; and their hashes, or None if there are too many.
+        self.position: dict[str, int] = {}
+        self.hashes: set[bytes] | None = set()
+
+    def add(self, hash_: bytes, offsets: Mapping[str, int]) -> None:
+        if self.hashes is not None:
+            self.hashes.add(hash_)
+            if len(self.hashes) > self._hashes_max:
+                self.hashes = None
+        for source, offset in offsets.items():
+            self.position[source] = min(offset, self.position.get(source, offset))
 
 
 class Reassembler:

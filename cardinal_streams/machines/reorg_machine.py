@@ -27,20 +27,21 @@ from typing import TypeAlias
 
 import msgspec
 
-from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.limits import ConsumerLimits, RecentMap
+from cardinal_streams.machines.events import (
     CloseReorgChannel,
+    Completed,
+    Evicted,
     OpenReorg,
     OpenReorgChannel,
     ReadAgain,
+    Refused,
     ReorgRefused,
 )
-from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.types import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete
+from cardinal_streams.message.messages import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.recent import RecentMap
 
 
 class ReorgState(enum.Enum):

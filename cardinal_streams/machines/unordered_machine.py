@@ -6,23 +6,11 @@ its announcement on, until too many others were announced after it. The machine 
 
 from __future__ import annotations
 
-from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
-from cardinal_streams.machines.consumer_events import (
-    Checkpoint,
-    CloseReorgChannel,
-    ConsumerEvent,
-    Feeds,
-    OpenReorg,
-    OpenReorgChannel,
-    ReadAgain,
-    UnorderedStatistics,
-)
+from cardinal_streams.machines import events
 from cardinal_streams.machines.consumer_machine import NEW
 from cardinal_streams.machines.reading_again import RereadingConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Missing, Outdated
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
+from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 
 
@@ -37,7 +25,7 @@ class UnorderedConsumer(RereadingConsumer):
         self,
         *,
         tracked: Tracked = TRACK_ALL,
-        checkpoint: Checkpoint = NEW,
+        checkpoint: events.Checkpoint = NEW,
         limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
     ) -> None:
         super().__init__(tracked, checkpoint, limits)
@@ -45,28 +33,29 @@ class UnorderedConsumer(RereadingConsumer):
         # number of messages that this reading took; None while it runs.
         self._began_again_at = self._completed_before = 0
         self._again: int | None = 0
-        self._unfinished: dict[bytes, Completed] = {}
+        self._unfinished: dict[bytes, events.Completed] = {}
         self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
 
     @property
-    def feeds(self) -> Feeds:
+    def feeds(self) -> events.Feeds:
         """The feeds that may be read now. While the application has too many unfinished blocks, no feed may be read."""
         if len(self._unfinished) >= self.limits.unfinished_max:
-            return Feeds(normal=False, channels=())
-        return Feeds(normal=True, channels=tuple(self._open))
+            return events.Feeds(normal=False, channels=())
+        return events.Feeds(normal=True, channels=tuple(self._open))
 
     @property
     def channels(self) -> tuple[bytes, ...]:
         """The open reorg channels, by the hash of their common ancestor."""
         return tuple(self._open)
 
-    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
+    def receive(
+        self, key: bytes, value: bytes, source: str, offset: int
+    ) -> list[events.ConsumerEvent | events.Completed]:
         """Takes a message of the normal feed (the application's topics), and returns the events that it causes."""
-        out: list[ConsumerEvent | Completed] = []
-        try:
-            message = decode(key, value, self.limits.message)
-        except MessageError as error:
-            return [self._bad_message(source, offset, error)]
+        out: list[events.ConsumerEvent | events.Completed] = []
+        message = self._decode(key, value, source, offset)
+        if isinstance(message, events.BadMessage):
+            return [message]
         # Messages of blocks that were finished before the restart do not begin these blocks again.
         if self._reread.left and self._reread.is_done(message, source, offset):
             self._normal.skip(source, offset)
@@ -75,19 +64,19 @@ class UnorderedConsumer(RereadingConsumer):
             if isinstance(event, Reorg):
                 self._announce(event, out)
             # Ends of sections and old blocks mean nothing without a chain.
-            elif not isinstance(event, ReorgComplete | ReorgAbandoned | Outdated):
-                if isinstance(event, Completed):
+            elif not isinstance(event, ReorgComplete | ReorgAbandoned | events.Outdated):
+                if isinstance(event, events.Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)
         if self._normal.put_off.position and self._normal.may_read_again(at_end=False):
             self._read_again(out)
         return out
 
-    def at_end(self) -> list[ConsumerEvent | Completed]:
+    def at_end(self) -> list[events.ConsumerEvent | events.Completed]:
         """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
         `ReadAgain`. A reading that completes no block is repeated only after as many further messages as it took: most
         of the put-off blocks may lack messages that are deleted."""
-        out: list[ConsumerEvent | Completed] = []
+        out: list[events.ConsumerEvent | events.Completed] = []
         machine, statistics = self._normal, self._normal.statistics()
         if not machine.put_off.position:
             machine.keeps_oldest = False
@@ -107,35 +96,33 @@ class UnorderedConsumer(RereadingConsumer):
             machine.keeps_oldest = False
         return out
 
-    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
+    def receive_history(
+        self, key: bytes, value: bytes, source: str, offset: int
+    ) -> list[events.ConsumerEvent | events.Completed]:
         """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`)."""
         self._channel_sources.put(source, None)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
     def receive_reorg(
         self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
-    ) -> list[ConsumerEvent | Completed]:
+    ) -> list[events.ConsumerEvent | events.Completed]:
         """Takes a message from the channel of the reorg with this common ancestor. Messages that begin or end a section
         are ignored, because a redundant producer can still write to the channel."""
         self._channel_sources.put(source, ancestor)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
-    def done(self, event: Completed) -> None:
+    def done(self, event: events.Completed) -> None:
         """Notes that the application has finished this block. Raises `ValueError` at a second call."""
         # Compared by identity: the same block can be returned twice.
         if self._unfinished.get(event.batch.hash) is not event:
             raise ValueError("this block is not among those that are unfinished")
         del self._unfinished[event.batch.hash]
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> events.Checkpoint:
         """Returns the checkpoint to save now, with which a consumer misses no incomplete or unfinished block."""
         # 1. From which offsets on are messages needed: for incomplete and put-off blocks, and for those that the
         # application has not finished.
-        needed, needed_blocks, read = self._needed_again()
-        needed_blocks |= self._unfinished.keys()
-        for event in self._unfinished.values():
-            for source, offset in event.batch.offsets.items():
-                needed[source] = min(offset, needed.get(source, offset))
+        needed, needed_blocks, read = self._needed_again(event.batch for event in self._unfinished.values())
         # 2. Reading continues at these offsets; for the other sources, after the last message that was read.
         seen = self._normal.high_water()
         before = self._before.position | self._before.history
@@ -146,22 +133,22 @@ class UnorderedConsumer(RereadingConsumer):
         offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor
         closed = {source for source, ancestor in channels.items() if ancestor not in self._open}
         unread = self._before.history.keys() - seen.keys()
-        return Checkpoint(
+        return events.Checkpoint(
             start=None,
             position={source: position[source] for source in position.keys() - channels.keys()},
             history={source: position[source] for source in closed & (needed.keys() | unread)},
-            open_reorgs=tuple(OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
+            open_reorgs=tuple(events.OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
             read=read,
             needed=self._reread.needed(needed_blocks, self._normal.has_finished),
             given_up=self._normal.given_up(),
         )
 
-    def why_incomplete(self, hash_: bytes) -> Missing:
+    def why_incomplete(self, hash_: bytes) -> events.Missing:
         """Returns the messages that the block with this hash still lacks."""
         return self._normal.why_incomplete(hash_)
 
-    def statistics(self) -> UnorderedStatistics:
-        return UnorderedStatistics(
+    def statistics(self) -> events.UnorderedStatistics:
+        return events.UnorderedStatistics(
             reassembly=self._normal.statistics(),
             bad_messages=self._bad_messages,
             unfinished=len(self._unfinished),
@@ -173,22 +160,22 @@ class UnorderedConsumer(RereadingConsumer):
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max
 
-    def _read_again(self, out: list[ConsumerEvent | Completed]) -> None:
+    def _read_again(self, out: list[events.ConsumerEvent | events.Completed]) -> None:
         event, of_channels = self._begin_again()
         out.append(event)
         # Closed channels are not read again: they are history.
         for source, offset in of_channels.items():
             ancestor = self._channel_sources.get(source)
             if ancestor in self._open:
-                out.append(ReadAgain({source: offset}, ancestor))
+                out.append(events.ReadAgain({source: offset}, ancestor))
 
-    def _announce(self, reorg: Reorg, out: list[ConsumerEvent | Completed]) -> None:
+    def _announce(self, reorg: Reorg, out: list[events.ConsumerEvent | events.Completed]) -> None:
         if reorg.hash in self._open:
             return
         # Reorgs have no end here, so the oldest channel makes room for a new one.
         if len(self._open) >= self.limits.announced_max:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            out.append(CloseReorgChannel(oldest))
+            out.append(events.CloseReorgChannel(oldest))
         self._open[reorg.hash] = reorg.number
-        out.append(OpenReorgChannel(reorg.hash, reorg.number))
+        out.append(events.OpenReorgChannel(reorg.hash, reorg.number))

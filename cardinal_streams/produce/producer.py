@@ -11,19 +11,35 @@ to `observe`. No messages are made for a block whose Batch message arrived there
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Mapping
 
 import msgspec
 
-from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, UnknownSubBatch
-from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.reader import KEY_BYTES
-from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, Record, SubBatchHeader, SubBatchMsg
-from cardinal_streams.message.writer import check_hash, check_key, check_sub_batch_id
+from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, ReorgOrder, UnknownSubBatch
+from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits, RecentMap
+from cardinal_streams.message.messages import (
+    KEY_BYTES,
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Message,
+    Record,
+    Reorg,
+    ReorgAbandoned,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+    check_hash,
+    check_key,
+    check_number,
+    check_sub_batch_id,
+    check_weight,
+    encode,
+)
 from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap
-from cardinal_streams.recent import RecentMap
+from cardinal_streams.transports.transport import reorg_topic
 
 # The number of block hashes that a producer remembers, as in the reference producer.
 SEEN_MAX = 4_096
@@ -208,3 +224,97 @@ def _check_conflicts(batch: Batch) -> None:
     ids = list(batch.sub_batches.values())
     if len(set(ids)) < len(ids):
         raise PrefixConflict("two sub batches of a block have the same id")
+
+
+class ChannelState(enum.Enum):
+    NEW = "new"
+    OPEN = "open"
+    COMPLETE = "complete"
+    ABANDONED = "abandoned"
+
+
+class ReorgChannel:
+    """Makes the messages of one reorg (specification, "Reorg Handling") for its channel, an ordered topic: a Reorg with
+    the common ancestor, which the default topic gets too; the blocks after the ancestor, with all their messages; and a
+    ReorgComplete. A producer that gives the reorg up sends a ReorgAbandoned, a message of this package: consumers of
+    this package return to the heaviest chain, and others wait for the ReorgComplete of another attempt.
+
+    Call `begin`, then `add_block` and `send_sub_batch`, then `complete`.
+
+    `ancestor` and `number` are the common ancestor's hash and number. `removed_weight` is the weight of the heaviest
+    removed block; at least one block of the channel must be heavier. The caller must send every returned list of
+    records on `topic`, in the order of the calls. A step that is not allowed raises `ReorgOrder` and changes nothing.
+    Invariant: `_tip` is the hash of the last block that was added, or of the ancestor before the first block."""
+
+    def __init__(self, producer: Producer, ancestor: bytes, number: int, removed_weight: int) -> None:
+        self.ancestor = check_hash(ancestor, "the ancestor")
+        self.number = check_number(number)
+        self.removed_weight = check_weight(removed_weight)
+        self.topic = reorg_topic(producer.default_topic, ancestor)
+        self.state = ChannelState.NEW
+        self._producer = producer
+        self._tip = ancestor
+        self._tip_number = number
+        self._weight = -1
+        self._open: set[tuple[bytes, bytes]] = set()
+
+    def begin(self) -> dict[str, list[Record]]:
+        """Returns the Reorg message for two topics: first for the channel, then for the default topic."""
+        self._expect(ChannelState.NEW, "begun")
+        self.state = ChannelState.OPEN
+        record = encode(Reorg(self.ancestor, self.number))
+        return {self.topic: [record], self._producer.default_topic: [record]}
+
+    def add_block(self, payload: Payload) -> list[Record]:
+        """Returns the messages of the next block, whose parent must be the block before it, or the ancestor."""
+        self._expect(ChannelState.OPEN, "given a block")
+        if payload.parent != self._tip:
+            raise ReorgOrder(f"block {payload.hash.hex()} does not follow {self._tip.hex()}")
+        if payload.number <= self._tip_number:
+            raise ReorgOrder(f"the number {payload.number} does not follow {self._tip_number}")
+        records = self._producer.block_records(payload)
+        self._open.update((payload.hash, id_) for id_ in payload.sub_batches.values())
+        self._tip, self._tip_number = payload.hash, payload.number
+        self._weight = max(self._weight, payload.weight)
+        return records
+
+    def send_sub_batch(
+        self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
+    ) -> list[Record]:
+        """Returns the messages of a sub batch (a separate part) of a block on this channel. Raises `UnknownSubBatch` if
+        no block on this channel announced it, or if it was sent before."""
+        self._expect(ChannelState.OPEN, "given a sub batch")
+        if (hash_, id_) not in self._open:
+            raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()} on this channel")
+        records = self._producer.sub_batch_records(hash_, id_, deletes, updates or {})
+        self._open.remove((hash_, id_))
+        return records
+
+    def forget(self, hash_: bytes) -> None:
+        """Allows a block to be sent on the normal feed, after the transport failed to send it on this channel."""
+        self._producer.forget(hash_)
+
+    def complete(self) -> list[Record]:
+        """Returns the ReorgComplete message. Raises `ReorgOrder` if a sub batch was not sent, or if no new block is
+        heavier than the heaviest removed block."""
+        self._expect(ChannelState.OPEN, "completed")
+        if self._open:
+            raise ReorgOrder(f"{len(self._open)} sub batches are not sent")
+        if self._weight <= self.removed_weight:
+            raise ReorgOrder(f"the new chain weighs {self._weight}, the removed one {self.removed_weight}")
+        self.state = ChannelState.COMPLETE
+        return [encode(ReorgComplete(self.ancestor, self.number))]
+
+    def abandon(self) -> list[Record]:
+        """Gives the reorg up. Returns the ReorgAbandoned message; no message before `begin`. To try the reorg again,
+        make a new `ReorgChannel` with the same ancestor."""
+        if self.state is ChannelState.NEW:
+            self.state = ChannelState.ABANDONED
+            return []
+        self._expect(ChannelState.OPEN, "abandoned")
+        self.state = ChannelState.ABANDONED
+        return [encode(ReorgAbandoned(self.ancestor, self.number))]
+
+    def _expect(self, state: ChannelState, step: str) -> None:
+        if self.state is not state:
+            raise ReorgOrder(f"a reorg channel that is {self.state.value} cannot be {step}")

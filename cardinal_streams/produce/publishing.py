@@ -20,12 +20,10 @@ import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.errors import MessageError
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Batch
+from cardinal_streams.machines.events import Start
+from cardinal_streams.message.messages import Batch, decode
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.producer import Outgoing, Producer, ProducerStatistics
-from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
+from cardinal_streams.produce.producer import ChannelState, Outgoing, Producer, ProducerStatistics, ReorgChannel
 from cardinal_streams.transports.transport import Delivery, Transport
 from stream_client.shell.async_shell import background_tasks
 

@@ -14,10 +14,10 @@ import msgspec
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.errors import SimulationError
 from cardinal_streams.limits import HASH_BYTES
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.message.types import Record
+from cardinal_streams.machines.events import Start
+from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.produce.producer import ReorgChannel
 
 S = TypeVar("S")
 

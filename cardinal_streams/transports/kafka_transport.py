@@ -14,7 +14,7 @@ from typing import Any, Self
 from anyio import to_thread
 
 from cardinal_streams.errors import TransportError
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.partition_merge import PartitionMerge
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from cardinal_streams.errors import PayloadOutOfRange
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.partition_merge import PartitionMerge
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 import bare
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.resumption import source_of
 
 

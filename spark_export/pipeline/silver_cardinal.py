@@ -17,10 +17,9 @@ from pyspark.sql import functions as f
 
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ReassemblyLimits
-from cardinal_streams.machines.reassembly_events import Completed
+from cardinal_streams.machines.events import Completed
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Batch
+from cardinal_streams.message.messages import Batch, decode
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL
 from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, mark_chain

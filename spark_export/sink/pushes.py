@@ -30,7 +30,7 @@ from stream_client import AccessDenied, ClientError, RequestRefused
 from stream_client.blocking import Publisher, StreamClient
 from stream_client.blocking.streams import Stream
 from stream_client.core.pushes import KeyedPush
-from stream_service.extras import decode_extras
+from stream_service.extensions import decode_extras
 from stream_service.names import partition_of
 
 WINDOW_BYTES = 16 * 1024 * 1024

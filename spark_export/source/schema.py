@@ -17,8 +17,7 @@ from spark_export.errors import BadAnswer
 from spark_export.source.options import ReadOptions
 from spark_export.tables.columns import HEADERS, ROWS
 from stream_client.arrow import ArrowBatches
-from stream_service.extensions import Header, RichMessage
-from stream_service.extras import decode_extras
+from stream_service.extensions import Header, RichMessage, decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
 KAFKA_HEADERS = pa.list_(pa.struct([field.with_nullable(True) for field in HEADERS.value_type]))

@@ -29,19 +29,18 @@ from stream_storage.contract import Append
 from stream_storage.directory_lock import DirectoryLock
 from stream_storage.errors import StorageError, no_database
 from stream_storage.history import begin_entries
-from stream_storage.log_statements import SEALED_STREAM
 from stream_storage.seal import stream_seal
 from stream_storage.sqlite.database import FILE_NAME
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
 from stream_storage.sqlite.log import SqliteLog
 from stream_storage.sqlite.migrate import migrate
 from stream_storage.sqlite.page import find_damage
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.verify import find_broken, has_seal, verify
-from stream_storage.sqlite.wal.check import CheckedWal, examined, install_log, keep_copy, prepare_log, wal_path
+from stream_storage.sqlite.wal import check
 from stream_storage.sqlite.wal.scan_machine import WalState
-from stream_storage.sqlite.wal.survey import opened_with_log, rebuild, rewrite
+from stream_storage.stream_rows import SEALED_STREAM
 
 CHUNK_BYTES: Final = 1024 * 1024
 OTHERS_MAX: Final = 20
@@ -95,7 +94,7 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_repair(directory: Path) -> RepairPlan:
     """Returns the plan of a repair, and changes nothing. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
-    with _locked_directory(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
+    with _locked_directory(directory) as (database, rebooted), check.examined(database, rebooted=rebooted) as log:
         return _plan(database, log)
 
 
@@ -103,18 +102,18 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[RepairPlan, P
     """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log, if any.
     accept_loss: whether messages may be lost. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory, changes=True) as (database, rebooted):
-        with examined(database, rebooted=rebooted) as log:
+        with check.examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
             if log is None or not plan.needed:
                 return plan, None
             if not plan.lossless and not accept_loss:
                 raise RepairFailed(f"{plan.problem}; nothing was changed: say --accept-loss, or restore a backup")
-            kept = keep_copy(database)
+            kept = check.keep_copy(database)
             if plan.lossless:
-                install_log(database, rebuild(log.wal, log.found))
+                check.install_log(database, check.rebuild(log.wal, log.found))
             else:
                 _install_salvage(database, log, plan)
-        prepare_log(database, rebooted=rebooted)
+        check.prepare_log(database, rebooted=rebooted)
         return plan, kept
 
 
@@ -129,15 +128,14 @@ def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tup
         raise StorageError(no_database(directory))
     lock = DirectoryLock(directory)
     try:
-        remove_scratch(database)
-        yield database, not lock.same_boot
-    except (OSError, sqlite3.Error) as error:
-        raise storage_error(error) from error
+        with mapped():
+            remove_scratch(database)
+            yield database, not lock.same_boot
     finally:
         lock.release(clean=not lock.left_unclean, log_kept=lock.log_kept and not changes)
 
 
-def _plan(database: Path, log: CheckedWal | None) -> RepairPlan:
+def _plan(database: Path, log: check.CheckedWal | None) -> RepairPlan:
     if log is None:
         return RepairPlan(verdict=WalState.SOUND.value, frames=0, bad=0, commits=0)
     found = log.found
@@ -160,27 +158,27 @@ def _plan(database: Path, log: CheckedWal | None) -> RepairPlan:
     )
 
 
-def _verify_with(database: Path, log: CheckedWal) -> tuple[str, ...]:
+def _verify_with(database: Path, log: check.CheckedWal) -> tuple[str, ...]:
     """Returns the first problems that the database would have with the repaired log: at most OTHERS_MAX.
     Raises sqlite3.Error, StorageError."""
-    with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
+    with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
-def _log_until(log: CheckedWal, frame: int) -> Iterator[bytes]:
+def _log_until(log: check.CheckedWal, frame: int) -> Iterator[bytes]:
     """Yields the log up to this frame, with the frames before it corrected."""
-    return rewrite(log.wal, frame, {each.frame: each for each in log.found.damaged}) if frame else iter(())
+    return check.rewrite(log.wal, frame, {each.frame: each for each in log.found.damaged}) if frame else iter(())
 
 
-def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
+def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
     """Yields one `Salvage` for each partition that was created or has messages after the damage. Raises RepairFailed
     if the log is unreadable."""
     start = log.found.good if not log.found.lost else log.found.known
     try:
-        with opened_with_log(database, _log_until(log, start)) as connection:
+        with check.opened_with_log(database, _log_until(log, start)) as connection:
             # The state before the damage says which messages of each stream the new log has anyway.
             before = {row[0]: row for row in _stream_rows(connection)}
-        with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
+        with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as connection:
             # The state after the damage, as far as its frames are readable, has the messages that can be saved.
             for stream_id, name, partition, first, end, created_us in _stream_rows(connection):
                 # A damaged row of a stream can be older than its messages.
@@ -258,7 +256,7 @@ def _check(
     return saved, tuple(lost)
 
 
-def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
+def _install_salvage(database: Path, log: check.CheckedWal, plan: RepairPlan) -> None:
     """Makes a new log for a copy of the database file, and replaces the old log by the new one.
 
     1. Write the old log up to the last commit before the first lost frame.
@@ -272,7 +270,7 @@ def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
     try:
         copy = folder / database.name
         shutil.copyfile(database, copy)
-        with wal_path(copy).open("wb") as file:
+        with check.wal_path(copy).open("wb") as file:
             # `known` is the last commit before the first lost frame, whose page cannot be recovered.
             file.writelines(_log_until(log, log.found.known))
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
@@ -280,7 +278,7 @@ def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
             migrate(connection)
             session = SqliteSession(connection, writes=True)
             session.begin()
-            with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
+            with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as behind:
                 for stream in plan.salvage:
                     _restore_partition(connection, behind, stream)
                 merge_positions(session, SqliteSession(behind, writes=False))
@@ -291,8 +289,8 @@ def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
             if structure != "ok":
                 raise RepairFailed(f"what is left is no sound database: {structure}; nothing was changed: use a backup")
             # As long as the connection is open, SQLite does not copy the log into the database file.
-            with wal_path(copy).open("rb") as file:
-                install_log(database, iter(lambda: file.read(CHUNK_BYTES), b""))
+            with check.wal_path(copy).open("rb") as file:
+                check.install_log(database, iter(lambda: file.read(CHUNK_BYTES), b""))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -5,8 +5,6 @@ checked and synced, one rename replaces the old database: a power cut leaves eit
 
 from __future__ import annotations
 
-import hashlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import msgspec
 import structlog
 
 from index_service.lease_storage import raise_fences
-from ockam.files.durable_files import create_private, make_folder, remove_folders, rename_durably, sync
+from ockam.files.durable_files import make_folder, remove_folders, rename_durably, sync
 from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_service.stored import list_stored
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
@@ -26,10 +24,10 @@ from stream_storage.directory_lock import DirectoryLock, left_in_this_boot
 from stream_storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
 from stream_storage.history import begin_entries
 from stream_storage.sqlite.backup import (
-    CHUNK_BYTES,
     BackupError,
     BackupManifest,
     Progress,
+    copy_file,
     count_stored,
     digest_of,
     names_in,
@@ -39,7 +37,7 @@ from stream_storage.sqlite.backup import (
 )
 from stream_storage.sqlite.ballast import FILE_NAME as BALLAST_NAME
 from stream_storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
 from stream_storage.sqlite.migrate import migrate
 from stream_storage.sqlite.session import SqliteSession
@@ -111,21 +109,19 @@ class _DatabaseFile(msgspec.Struct, frozen=True):
             verify_file(file, self.messages, progress)
 
 
+@mapped()
 def _restore(source: _DatabaseFile, target: Path, over: bool, dry_run: bool, progress: Progress) -> Present:
     """Returns the state of the data directory before."""
-    try:
-        # A dry run does the same checks, but creates no lock file.
-        if dry_run:
-            present = _inspect(target, over)
-            source.check(source.file, source.sha256 and digest_of(source.file, progress), progress)
-            return present
-        with locked_directory(target) as was_there:
-            present = _replaceable(target, over, was_there)
-            # The copy is checked before it replaces anything.
-            _replace_database(source, target, progress)
-            return present
-    except (OSError, sqlite3.Error) as error:
-        raise storage_error(error) from error
+    # A dry run does the same checks, but creates no lock file.
+    if dry_run:
+        present = _inspect(target, over)
+        source.check(source.file, source.sha256 and digest_of(source.file, progress), progress)
+        return present
+    with locked_directory(target) as was_there:
+        present = _replaceable(target, over, was_there)
+        # The copy is checked before it replaces anything.
+        _replace_database(source, target, progress)
+        return present
 
 
 def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -> None:
@@ -142,7 +138,7 @@ def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -
     # An interrupted restore may have left these files. SQLite would use their log as the log of the new copy.
     remove_parts(database)
     try:
-        digest = _copy_file(source.file, part, progress)
+        digest = copy_file(source.file, part, progress)
         source.check(part, digest, progress)
         _forget_leases(part)
         _merge_log(database)
@@ -171,18 +167,16 @@ def _merge_log(database: Path) -> None:
     sync(database.parent)
 
 
+@mapped()
 def _copy_log(database: Path) -> None:
     """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program reads
     it."""
     location = f"file:{quote(str(database.absolute()))}?mode=rw"
-    try:
-        with closing(
-            sqlite3.connect(location, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
-        ) as connection:
-            connection.execute("PRAGMA synchronous=FULL")
-            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    with closing(
+        sqlite3.connect(location, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
+    ) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise StorageBusy(f"{database} is being read by another program; end that program, then restore once more")
 
@@ -257,17 +251,3 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
             return Present(True, streams, messages)
     except (StorageError, sqlite3.Error):
         return Present(found=True)
-
-
-def _copy_file(source: Path, target: Path, progress: Progress) -> str:
-    """Copies the file and syncs the copy. Returns the SHA-256 hash of the written bytes, as hexadecimal digits."""
-    digest, done, total = hashlib.sha256(), 0, source.stat().st_size
-    with source.open("rb") as reading, create_private(target) as writing:
-        while chunk := reading.read(CHUNK_BYTES):
-            digest.update(chunk)
-            writing.write(chunk)
-            done += len(chunk)
-            progress("copying", done, total)
-        writing.flush()
-        os.fsync(writing.fileno())
-    return digest.hexdigest()

@@ -31,8 +31,7 @@ from stream_node.node.keepers import chain_address
 from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
-from stream_storage.contract import Do, Session, StreamRecord
-from stream_storage.engine import Engine, SharedEngine
+from stream_storage.contract import Do, Engine, Session, SharedEngine, StreamRecord
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.runner import Runner
 

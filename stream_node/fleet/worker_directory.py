@@ -1,5 +1,5 @@
 """The data directory of a node with several workers: its lock, the number of the workers, and their folders.
-Each worker has a folder with a database that names its owner (`stream_node.care.stored_place`), and locks it
+Each worker has a folder with a database that names its owner (`stream_node.node.databases`), and locks it
 itself. An older version noted the number of workers in the data directory. The note is read only while no database
 has the number."""
 
@@ -17,9 +17,9 @@ import trio
 
 from ockam.files.durable_files import make_folder
 from ockam.files.parsing import ParseError, convert, parse_toml
-from stream_node.care.stored_place import StoredPlace, ensure_stored, read_stored
 from stream_node.fleet.worker_place import own_address, worker_name
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.databases import StoredPlace, ensure_stored, read_stored
 from stream_storage.directory_lock import DirectoryLock, owner_lives
 from stream_storage.errors import DatabaseInUse, StorageError, system_error
 from stream_storage.sqlite.backup import BackupError

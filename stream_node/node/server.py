@@ -25,7 +25,6 @@ from ockam.identity.rules.audit import Audit
 from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
-from stream_node.care.stored_place import stored_place
 from stream_node.fleet.cluster_settings import check_cluster, own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder, own_settings
 from stream_node.hosting.hosted import HostedWorkers
@@ -33,7 +32,7 @@ from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config, without_effect
 from stream_node.node.config_sources import check_forwarding
-from stream_node.node.databases import open_database
+from stream_node.node.databases import open_database, stored_place
 from stream_node.node.day_log import DayLog
 from stream_node.node.identity.access import NodeAccess, check_exposure, make_usages, open_access
 from stream_node.node.identity.channel_services import start_channels

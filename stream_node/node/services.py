@@ -33,7 +33,7 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import register_retention
 from stream_service.workers.service import register_service
-from stream_storage.engine import Engine
+from stream_storage.contract import Engine
 from stream_storage.runner import Runner
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from stream_client.shell.in_memory import HOST, Pipe, listeners
 from stream_node.node.config import Config
 from stream_node.node.services import Services
 from stream_node.testing.hosted import HostedNode
-from stream_storage.memory_runner import MemoryRunner
+from stream_storage.runner import MemoryRunner
 from stream_storage.sqlite.in_memory import open_in_memory
 
 DRAIN_S = 5.0

@@ -15,20 +15,7 @@ import structlog
 
 from ockam.actors.message import HERE, Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
-from stream_service import mirror_rows, stored
-from stream_service.extensions import (
-    DELETE,
-    DELETE_ALL,
-    DELETED,
-    INFO,
-    RETENTION,
-    TRUNCATE,
-    DeleteResponse,
-    InfoResponse,
-    Retention,
-    StreamInfo,
-    TruncateResponse,
-)
+from stream_service import extensions, mirror_rows, stored
 from stream_service.operations import describe, find_cut, truncate_step
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.clock import Clock
@@ -49,14 +36,14 @@ Finish = Callable[[int, StorageError | None], None]
 """Called when a truncation has ended, with the number of deleted messages, and the error that ended it or None."""
 
 
-def usable_retention(retention: Retention | None, clock: Clock) -> Retention | None:
+def usable_retention(retention: extensions.Retention | None, clock: Clock) -> extensions.Retention | None:
     """Returns the limits that can be applied now: while the clock is in doubt, no message is too old."""
     if retention is not None and retention.age_s is not None and clock.in_doubt:
         return msgspec.structs.replace(retention, age_s=None)
     return retention
 
 
-def find_kept(session: Session, *, stream_id: int, retention: Retention, now_us: int) -> int:
+def find_kept(session: Session, *, stream_id: int, retention: extensions.Retention, now_us: int) -> int:
     """Returns the index before which a stream deletes its messages. Raises UnknownStreamId."""
     return stored.first_index_kept(session, session.log.get_stream(stream_id), retention, now_us)
 
@@ -103,7 +90,7 @@ class StreamManagement:
         self._next_before = bounds.next_index
         self._has_ended = False
         self._under_way = 0
-        self.retention: Retention | None = None
+        self.retention: extensions.Retention | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +113,7 @@ class StreamManagement:
         return self._worker.context.guard(done)
 
     def describe(self, message: Message) -> None:
-        self._tell(message, INFO, INFO.decode_request(message.payload).request_id)
+        self._tell(message, extensions.INFO, extensions.INFO.decode_request(message.payload).request_id)
 
     def _check_may_change(self) -> None:
         """Raises ProtocolError if the stream is held, or is a mirror, which follows its source."""
@@ -140,7 +127,7 @@ class StreamManagement:
         self._has_ended = True
         self._services.counters.retaining.pop(self._bounds.stream_id, None)
 
-    def apply_retention(self, default: Retention | None) -> None:
+    def apply_retention(self, default: extensions.Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
         retention = usable_retention(self.retention or default, self._services.clock)
         if self._cuts:
@@ -185,12 +172,12 @@ class StreamManagement:
         if not self._cuts:
             self._cut(first_index, finished)
 
-    def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        def told(found: Do[StreamInfo]) -> None:
+    def _tell(self, message: Message, under: Protocol[Any, extensions.InfoResponse], request_id: int) -> None:
+        def told(found: Do[extensions.StreamInfo]) -> None:
             if found.error is not None:
                 self._refuse(message, found.error)
             else:
-                self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.result)))
+                self._worker.reply(message, under.encode_response(extensions.InfoResponse(request_id, found.result)))
 
         stream_id = self._bounds.stream_id
         work = Do(lambda session: describe(session, session.log.get_stream(stream_id)), self._until(told))
@@ -198,7 +185,7 @@ class StreamManagement:
 
     def truncate(self, message: Message) -> None:
         self._check_may_change()
-        request = TRUNCATE.decode_request(message.payload)
+        request = extensions.TRUNCATE.decode_request(message.payload)
 
         def finished(deleted: int, error: StorageError | None) -> None:
             first_index = self._bounds.first_index - deleted
@@ -206,8 +193,8 @@ class StreamManagement:
                 self._fail(message, deleted, first_index, error)
                 return
             self._note("stream_truncated", message, deleted, first_index)
-            response = TruncateResponse(request.request_id, deleted, self._bounds.first_index)
-            self._worker.reply(message, TRUNCATE.encode_response(response))
+            response = extensions.TruncateResponse(request.request_id, deleted, self._bounds.first_index)
+            self._worker.reply(message, extensions.TRUNCATE.encode_response(response))
 
         def found(cut: Do[int]) -> None:
             if cut.error is not None:
@@ -220,16 +207,21 @@ class StreamManagement:
 
     def delete(self, message: Message) -> None:
         self._check_may_change()
-        request_id = DELETE.decode_request(message.payload).request_id
-        self._delete(message, request_id, DELETE, keeps_positions=True)
+        request_id = extensions.DELETE.decode_request(message.payload).request_id
+        self._delete(message, request_id, extensions.DELETE, keeps_positions=True)
 
     def delete_all(self, message: Message) -> None:
         self._check_may_change()
-        request = DELETE_ALL.decode_request(message.payload)
-        self._delete(message, request.request_id, DELETE_ALL, keeps_positions=request.keeps_positions)
+        request = extensions.DELETE_ALL.decode_request(message.payload)
+        self._delete(message, request.request_id, extensions.DELETE_ALL, keeps_positions=request.keeps_positions)
 
     def _delete(
-        self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
+        self,
+        message: Message,
+        request_id: int,
+        under: Protocol[Any, extensions.DeleteResponse],
+        *,
+        keeps_positions: bool,
     ) -> None:
         stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
@@ -258,7 +250,7 @@ class StreamManagement:
                 return
             self._services.counters.retaining.pop(stream_id, None)
             self._note("stream_deleted", message, deleted, first_index)
-            self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
+            self._worker.reply(message, under.encode_response(extensions.DeleteResponse(request_id, deleted)))
             self._removed()
 
         # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.
@@ -266,9 +258,9 @@ class StreamManagement:
 
     def retain(self, message: Message) -> None:
         self._check_may_change()
-        request = RETENTION.decode_request(message.payload)
+        request = extensions.RETENTION.decode_request(message.payload)
         retention = request.retention
-        if retention == Retention():
+        if retention == extensions.Retention():
             raise ProtocolError("a retention without any limit; leave it out to return to the node's default")
 
         def changed(operation: Operation) -> None:
@@ -277,11 +269,11 @@ class StreamManagement:
                 return
             kept = None if retention is None else msgspec.to_builtins(retention)
             self._log.info("retention_set", retention=kept, **message.origin.who)
-            self._tell(message, RETENTION, request.request_id)
+            self._tell(message, extensions.RETENTION, request.request_id)
 
         self.set_retention(retention, self._until(changed))
 
-    def set_retention(self, retention: Retention | None, then: Callable[[Operation], None]) -> None:
+    def set_retention(self, retention: extensions.Retention | None, then: Callable[[Operation], None]) -> None:
         """Stores the retention of the stream. then: called when it is stored, or has failed."""
 
         def changed(operation: Operation) -> None:
@@ -376,4 +368,4 @@ class StreamManagement:
 
     def _refuse(self, message: Message, error: StorageError) -> None:
         gone = isinstance(error, UnknownStreamId)
-        self._worker.reply(message, error_payload(DELETED) if gone else failed_payload(str(error)))
+        self._worker.reply(message, error_payload(extensions.DELETED) if gone else failed_payload(str(error)))

@@ -26,10 +26,9 @@ from stream_service.extensions import (
     RichMessage,
     RichPage,
     RichPull,
+    decode_extras,
 )
-from stream_service.extras import decode_extras
-from stream_service.mirror_codec import encode_mirror_page
-from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole, has_parted
+from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole, encode_mirror_page, has_parted
 from stream_service.operations import PullPage, data_bytes, size_of
 from stream_service.page_codec import encode_packed_page, encode_page, encode_rich_page
 from stream_service.protocol import PullRequest

@@ -21,7 +21,7 @@ from stream_service.workers.admin import StreamManagement
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.mirror_pulls import MirrorPulls
 from stream_service.workers.pulls import PullQueue
-from stream_service.workers.push_failures import failure_payload
+from stream_service.workers.push_run import failure_payload
 from stream_service.workers.served import Read, find_right, find_served, not_served
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices

@@ -10,22 +10,9 @@ from typing import Any, NamedTuple
 from ockam.actors.message import Message
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from ockam.protocol import Protocol, ProtocolError, find_name
+from stream_service import extensions
 from stream_service.appending import APPEND, COPY
 from stream_service.bulk import BULK
-from stream_service.extensions import (
-    CUT_PULL,
-    DELETE,
-    DELETE_ALL,
-    INFO,
-    MARKED_PULL,
-    PACKED_PULL,
-    PUSH_BATCH,
-    RETENTION,
-    RICH_PULL,
-    RICH_PUSH,
-    TRACE,
-    TRUNCATE,
-)
 from stream_service.mirroring import MIRROR, ROLE
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
 
@@ -68,19 +55,27 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
     return {
         # All pushes of a run become one append.
         PUSH: write(Right.WRITE, StreamWorker.gather, stages=True),
-        PUSH_BATCH: write(Right.WRITE, StreamWorker.gather_batch, stages=True),
-        RICH_PUSH: write(Right.WRITE, StreamWorker.gather_rich),
-        TRACE: write(Right.WRITE, StreamWorker.note_trace, stages=True),
+        extensions.PUSH_BATCH: write(Right.WRITE, StreamWorker.gather_batch, stages=True),
+        extensions.RICH_PUSH: write(Right.WRITE, StreamWorker.gather_rich),
+        extensions.TRACE: write(Right.WRITE, StreamWorker.note_trace, stages=True),
         # Each is a write of its own, which begins when all earlier pushes are stored.
         COPY: write(Right.ADMIN, StreamWorker.copy),
         APPEND: write(Right.WRITE, StreamWorker.append_expected),
         ROLE: write(Right.ADMIN, StreamWorker.change_role),
         # These wait in queues, and see every push that came before them.
         PULL: read(Right.READ, Readable.pull),
-        RICH_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),
-        CUT_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, CUT_PULL.decode_request)),
-        MARKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
-        PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
+        extensions.RICH_PULL: read(
+            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.RICH_PULL.decode_request)
+        ),
+        extensions.CUT_PULL: read(
+            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.CUT_PULL.decode_request)
+        ),
+        extensions.MARKED_PULL: read(
+            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.MARKED_PULL.decode_request)
+        ),
+        extensions.PACKED_PULL: read(
+            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.PACKED_PULL.decode_request)
+        ),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
         MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
         # These only show whether the stream exists, and its bounds: any right on the stream is enough.
@@ -91,12 +86,12 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         CREATE_PARTITIONS: read(
             STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONS)
         ),
-        INFO: read(STREAM_RIGHTS, lambda stream, message: stream.admin.describe(message)),
+        extensions.INFO: read(STREAM_RIGHTS, lambda stream, message: stream.admin.describe(message)),
         # These change the stream. They are `Read` rows, because every stream serves them.
-        RETENTION: read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
-        TRUNCATE: read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
-        DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
-        DELETE_ALL: read(Right.DELETE, lambda stream, message: stream.admin.delete_all(message)),
+        extensions.RETENTION: read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
+        extensions.TRUNCATE: read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
+        extensions.DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
+        extensions.DELETE_ALL: read(Right.DELETE, lambda stream, message: stream.admin.delete_all(message)),
     }
 
 

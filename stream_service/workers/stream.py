@@ -8,7 +8,9 @@ All pushes that arrive together become one append. The worker knows no positions
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,20 +19,37 @@ import structlog
 
 from ockam.actors.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_service.appending import COPY, CopyRequest, CopyResponse, read_copy
+from stream_service.appending import (
+    APPEND,
+    COPY,
+    AppendResponse,
+    AppendStatus,
+    CopyRequest,
+    CopyResponse,
+    read_append,
+    read_copy,
+)
+from stream_service.counters import NO_ROOM
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome
-from stream_service.mirror_operations import StreamChange
-from stream_service.operations import StoreCopy
+from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_role
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
+from stream_service.operations import StoreCopy, find_end
 from stream_service.protocol import PUSH
 from stream_service.publisher_rows import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
-from stream_service.workers.end_search import EndSearch
 from stream_service.workers.publisher_memory import PublisherMemory
-from stream_service.workers.push_failures import failure_payload, refusal_payload
-from stream_service.workers.push_run import UNCHECKED_BYTES, PushRun, check_payload, check_size
+from stream_service.workers.push_run import (
+    UNCHECKED_BYTES,
+    PushRun,
+    check_payload,
+    check_size,
+    failure_payload,
+    refusal_payload,
+)
 from stream_service.workers.push_traces import PushTraces
-from stream_service.workers.role_requests import ChangeableStream
+from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import (
     CHANGING,
@@ -42,17 +61,21 @@ from stream_service.workers.stream_machine import (
 )
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Append, Do, Session, StreamRecord
-from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, UnknownStreamId
+from stream_storage.errors import (
+    CommitUnsettled,
+    DatabaseLost,
+    IndexConflict,
+    StorageClosed,
+    StorageError,
+    UnknownStreamId,
+)
 
 logger = structlog.get_logger(__name__)
-
-REST_AFTER_S = 60.0
-"""The worker of a stream that nobody has needed for this long ends, until somebody needs it."""
 
 T = TypeVar("T")
 
 
-class StreamWorker(ChangeableStream):
+class StreamWorker(ReadableStream):
     """Serves every message of `served_messages` at the address of the stream.
 
     Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
@@ -74,7 +97,8 @@ class StreamWorker(ChangeableStream):
         self._gathered = PushRun(None)
         self._submitted: PushRun | None = None
         self._publishers = PublisherMemory(self._bounds, services)
-        self._end_search = EndSearch(self._bounds, services)
+        self._end_in_doubt = False
+        self._found_end: StoredStream | None = None
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
         self._received = -1
         self._unused_since_s = 0.0
@@ -119,7 +143,7 @@ class StreamWorker(ChangeableStream):
             # Perhaps only this worker knows to whom the ids of publishers belong: it stores this later.
             or self._publishers.machine is not None
             or self._bounds.mirror is not None
-            or self._end_search.is_under_way
+            or self._end_in_doubt
             or not all(part is None or part.is_idle for part in parts)
         ):
             return None
@@ -339,7 +363,7 @@ class StreamWorker(ChangeableStream):
 
     def _is_foreign(self, error: StorageError) -> bool:
         """Whether another part of the program has written to the stream, and no write of this worker is in doubt."""
-        return isinstance(error, IndexConflict) and not self._end_search.is_under_way
+        return isinstance(error, IndexConflict) and not self._end_in_doubt
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
         """Goes on after a failed write. The caller has told the machine that the write has ended, and has answered it,
@@ -350,8 +374,9 @@ class StreamWorker(ChangeableStream):
         if error is not None and restarts:
             raise error
         # 1. Nobody knows whether the write is stored: look where the stream ends.
-        if isinstance(error, CommitUnsettled):
-            self._end_search.begin(self.context, self._end_found)
+        if isinstance(error, CommitUnsettled) and not self._end_in_doubt:
+            self._end_in_doubt = True
+            self._search_end()
         # 2. Go on at the end that an earlier search has found.
         self._adopt_end()
         # 3. Pushes that were staged behind a failed append become the next append.
@@ -359,14 +384,39 @@ class StreamWorker(ChangeableStream):
             self._append(self._take_gathered())
         self._settle()
 
-    def _end_found(self) -> None:
-        self._adopt_end()
-        self._settle()
+    def _search_end(self) -> None:
+        """Looks where the stream ends. Meanwhile the worker goes on as if the messages in doubt were not stored. That
+        is safe: the storage refuses an append that does not begin at the end."""
+
+        def found(operation: Do[StoredStream]) -> None:
+            if isinstance(operation.error, CommitUnsettled | DatabaseLost):
+                self.context.call_later(self._services.limits.error_delay_s, self._search_end)
+            elif operation.error is not None:
+                raise operation.error
+            elif operation.result.record.next_index == self._bounds.next_index:
+                self._end_in_doubt = False
+            else:
+                self._found_end = operation.result
+                self._adopt_end()
+                self._settle()
+
+        # This is a write, so it comes after the transaction that is in doubt, and before all later appends.
+        work = partial(find_end, stream_id=self._bounds.stream_id)
+        # A storage that is closed belongs to a node that is stopping.
+        with suppress(StorageClosed):
+            self._services.storage.submit_write(Do(work, self.context.guard(found)))
+
+    def _take_end(self) -> StoredStream | None:
+        """Ends the search and returns the stream that was found; None if nothing is found yet."""
+        found, self._found_end = self._found_end, None
+        if found is not None:
+            self._end_in_doubt = False
+        return found
 
     def _adopt_end(self) -> None:
         """Goes on at the end that was found after messages in doubt, if it is found and no activity is under way."""
         # An activity that is under way has begun at the end as it was. An append there cannot succeed.
-        found = self._end_search.take() if self._machine.state is SERVING else None
+        found = self._take_end() if self._machine.state is SERVING else None
         if found is not None:
             self._machine.move_end(found.record.next_index, found.last_time_us)
             # The sequence numbers of publishers are read again, and the tail must not have gaps.
@@ -452,6 +502,9 @@ class StreamWorker(ChangeableStream):
     # Changes of the whole stream
 
     def change(self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]) -> bool:
+        """Begins a change of the whole stream, when the earlier pushes are stored; while it runs, no push is stored.
+        Returns True; False if something else is under way. work: makes the change, see `StreamChange`. then: called
+        when the change is stored or has failed, before the worker goes on or restarts."""
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
         self._send_answers_behind()
@@ -475,7 +528,7 @@ class StreamWorker(ChangeableStream):
             self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
             return
         # What an earlier search of the end has found is dropped, because this operation knows a later end.
-        self._end_search.take()
+        self._take_end()
         self._machine.end_change(record, operation.last_time_us)
         self._bounds.set_history(operation.history)
         self._bounds.set_mirror(operation.mirror, self.identity[0])
@@ -491,6 +544,92 @@ class StreamWorker(ChangeableStream):
             self._pulls.wake()
         then(operation)
         self._settle()
+
+    def change_role(self, message: Message) -> bool:
+        request = read_role(message.payload)
+        wanted = request.change
+        if wanted is not None and self._services.role_changed is None:
+            raise ProtocolError(
+                "the streams of this node cannot become mirrors: it is a member of a cluster, has several workers, or "
+                "stops"
+            )
+        if isinstance(wanted, BePrimary) and self._bounds.is_mirror and not request.force:
+            raise ProtocolError("only the node itself knows whether it has everything; use force, or `mirror promote`")
+
+        def changed(operation: RoleChanged) -> None:
+            if operation.error is not None or operation.record is None:
+                self.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
+                return
+            can_change = self._services.role_changed is not None and self._services.may_follow(
+                message.origin, self.identity[0]
+            )
+            response = role_response(request.request_id, operation, can_change)
+            if wanted is not None:
+                name, partition = self.identity
+                to = {"role": response.role.name.lower(), "source": response.source, **message.origin.who}
+                logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
+                log_given_up(self.identity, operation)
+            self.reply(message, ROLE.encode_response(response))
+            # A request that only asks must not begin the task of a mirror anew.
+            if wanted is not None and self._services.role_changed is not None:
+                self._services.role_changed(self.identity, operation.mirror)
+
+        was_mirror, now_us = self._bounds.is_mirror, self._services.now_us()
+
+        def work(session: Session, change: RoleChanged) -> MirrorRow | None:
+            # Without `force`, this stream must fence its former source first, and a planned promotion waits for that.
+            # With `force`, another primary takes pushes already, so this stream gives up its fence and takes none. Its
+            # former source asks this node when it returns.
+            given_up = store_role(session, change, wanted, force=request.force, gives_up_fence=request.force)
+            if isinstance(wanted, BePrimary) and was_mirror:
+                # New messages get the indexes before the positions that lie beyond the end.
+                end = session.log.get_stream(change.stream_id).next_index
+                lower = self._services.lower_positions
+                lower(session, *self.identity, end, now_us, renews_all=wanted.fences)
+            return given_up
+
+        return self.change(work, changed)
+
+    def append_expected(self, message: Message) -> bool:
+        arrived_s = time.perf_counter()
+        request = read_append(message.payload, self._services.limits)
+        counters, data = self._services.counters, [each.data for each in request.messages]
+        data_bytes = sum(map(len, data))
+        if self._bounds.hold is not None and not self._bounds.is_mirror:
+            counters.refused += 1
+            self._refuse_later(message, self._bounds.hold)
+            return True
+        if not counters.has_room(data_bytes, len(data)):
+            counters.not_stored(len(data), data_bytes, NO_ROOM)
+            self._refuse_later(message, NO_ROOM)
+            return True
+
+        def appended(operation: StreamChange[AppendStatus]) -> None:
+            error = operation.error
+            if error is not None or operation.record is None:
+                # The disk is not the reason if the stream is deleted, or is read again.
+                if not isinstance(error, IndexConflict | UnknownStreamId):
+                    counters.not_stored(len(data), data_bytes, str(error))
+                self._refuse_later(message, str(error))
+                return
+            if operation.result is AppendStatus.OK:
+                counters.stored(len(data), time.perf_counter() - arrived_s)
+            counters.refused += operation.result is AppendStatus.REFUSED
+            entry_id = operation.history[-1].entry_id
+            response = AppendResponse(request.request_id, operation.result, operation.record.next_index, entry_id)
+            self.reply(message, APPEND.encode_response(response))
+
+        work = partial(append_expected, request=request, now_us=self._services.now_us())
+        if not self.change(work, appended):
+            return False
+        # The room is reserved once, however often the request had to wait.
+        counters.find_no_room(data)
+        return True
+
+    def _refuse_later(self, message: Message, reason: str) -> None:
+        payload = failed_payload(reason)
+        delay_s = self._services.limits.error_delay_s
+        self.context.call_later(delay_s, lambda: self.reply(message, payload))
 
     # Sequence numbers
 
@@ -520,3 +659,30 @@ class StreamWorker(ChangeableStream):
                 payload = error_payload(str(error))
             answers.append(reply_to(message, self.context.address, payload))
         self.context.send_run(answers)
+
+
+def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:
+    """Logs that a stream became a mirror before it fenced its former source: that source may take pushes later."""
+    if operation.result is not None:
+        name, partition = identity
+        logger.warning("fence_given_up", stream=name, partition=partition, source=operation.result.source)
+
+
+def role_response(request_id: int, change: RoleChanged, can_change: bool) -> RoleResponse:
+    assert change.record is not None, "the change has ended"
+    mirror = change.mirror if change.mirror is not None and change.mirror.follows else None
+    next_index = change.record.next_index
+    return RoleResponse(
+        request_id,
+        role=Role.PRIMARY if mirror is None else Role.MIRROR,
+        source="" if mirror is None else mirror.source,
+        stream_name="" if mirror is None else mirror.source_name,
+        entry_id=change.history[-1].entry_id if change.history else 0,
+        next_index=next_index,
+        lag=0 if mirror is None else max(0, mirror.source_next_index - next_index),
+        can_change=can_change,
+    )
+
+
+REST_AFTER_S = 60.0
+"""The worker of a stream that nobody has needed for this long ends, until somebody needs it."""

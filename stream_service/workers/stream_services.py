@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import AskingMirror
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
-from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage.contract import Session
 from stream_storage.runner import Runner
 
@@ -74,3 +74,45 @@ class StreamServices:
         return gate is None or (
             gate.holds(origin, Right.CREATE, name) and gate.find_next(origin, Right.FORWARD, "") is not None
         )
+
+
+class TruncationTurns:
+    """Begins the steps by which streams delete messages, in the order in which they ask.
+
+    All steps under way share transactions, for which pushes wait. Invariant: together they delete at most
+    `messages_max` messages, or there is only one.
+    """
+
+    def __init__(self, messages_max: int) -> None:
+        self._messages_max = messages_max
+        self._under_way = 0
+        self._is_beginning = False
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def begin(self, messages: int, step: Callable[[], None]) -> None:
+        """Calls `step` when it may begin: at once, or in a call of `end`. `step` must not raise. Call `end` after each
+        step that has begun.
+
+        messages: the most that the step deletes."""
+        self._waiting.append((messages, step))
+        self._go_on()
+
+    def end(self, messages: int) -> None:
+        """Ends a step that was begun with this number of messages."""
+        self._under_way -= messages
+        self._go_on()
+
+    def _go_on(self) -> None:
+        # A step that ends at once calls this method again; the loop below goes on with the next one.
+        if self._is_beginning:
+            return
+        self._is_beginning = True
+        try:
+            while self._waiting and (
+                not self._under_way or self._under_way + self._waiting[0][0] <= self._messages_max
+            ):
+                messages, step = self._waiting.popleft()
+                self._under_way += messages
+                step()
+        finally:
+            self._is_beginning = False

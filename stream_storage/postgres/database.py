@@ -9,17 +9,13 @@ import structlog
 from sqlalchemy import Table
 
 from ockam.files.durable_files import make_folder
-from stream_storage.contract import Session
+from stream_storage.contract import Session, Upkeep
 from stream_storage.directory_lock import DirectoryLock
-from stream_storage.engine import Upkeep
 from stream_storage.errors import DatabaseTooNew, DatabaseTooOld, RightsMissing, StorageReadOnly, system_error
-from stream_storage.postgres.commands import command
-from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
-from stream_storage.postgres.freshness import Freshness
-from stream_storage.postgres.ownership import LOCK, Ownership
+from stream_storage.postgres.ownership import LOCK, Freshness, Ownership
 from stream_storage.postgres.schema import FENCE_ALL, SCHEMA_VERSION, UPGRADES, create_statements, own_tables
-from stream_storage.postgres.server import Connection, PostgresPrimary, check_version
+from stream_storage.postgres.server import Connection, Deadlines, PostgresPrimary, check_version, command
 from stream_storage.postgres.session import PostgresSession
 
 logger = structlog.get_logger(__name__)
@@ -36,7 +32,7 @@ _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)
 
 
 class PostgresDatabase:
-    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. durability: the settings at the opening."""
+    """A database on a PostgreSQL server: a `contract.Engine`. durability: the settings at the opening."""
 
     is_local = False
     path = None
@@ -103,7 +99,6 @@ class PostgresDatabase:
 
     @property
     def name(self) -> str:
-        """The hosts and the database, without the password."""
         return self._server.name
 
     @property

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import structlog
 
 from stream_storage.errors import UnsafeDatabase
-from stream_storage.postgres.commands import command
-from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.schema import own_tables
-from stream_storage.postgres.server import Connection, PostgresPrimary
+from stream_storage.postgres.server import Connection, Deadlines, PostgresPrimary, command
 
 STRONG = ("on", "remote_apply")
 """The values of synchronous_commit with which a commit that returns is synced on the standby, if there is one."""
@@ -23,8 +21,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Durability(NamedTuple):
-    """The settings of the server as the server shows them, and `unlogged`: the tables of the node that a crash of the
-    server empties, separated by commas."""
+    """The settings as the server shows them. unlogged: the tables of the node that a crash of the server empties."""
 
     fsync: str
     full_page_writes: str
@@ -38,7 +35,6 @@ class Durability(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """The meaning of a confirm, as a sentence."""
         if self.unsafe:
             return f"a confirmed message can be lost when the server crashes ({', '.join(self.unsafe)})"
         on_primary = "a confirmed message is synced on the primary"
@@ -78,8 +74,7 @@ class KeptDurability:
         self._now = durability
 
     def adopt(self, connection: Connection) -> None:
-        """Makes the promise hold for a new connection, and logs a change of it. Raises UnsafeDatabase if the server can
-        lose what it confirms."""
+        """Makes the promise hold for a new connection, and logs a change of it. Raises UnsafeDatabase."""
         deadlines = self._server.deadlines
         found = read_durability(connection, deadlines)._replace(synchronous_commit=self._now.synchronous_commit)
         if not self._unsafe:
@@ -105,7 +100,6 @@ def check_safe(durability: Durability) -> None:
 
 
 def examine(server: PostgresPrimary) -> tuple[int, Durability]:
-    """Returns the version of PostgreSQL and the durability of a server. Raises StorageError."""
     connection = server.wait_connected()
     try:
         return connection.info.server_version // 10_000, read_durability(connection, server.deadlines)

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from stream_storage.errors import (
-    NO_ROOM,
-    DatabaseCorrupt,
-    DatabaseLost,
-    DiskFailed,
-    DiskFull,
-    NodeReplaced,
-    OperationFailed,
-    StorageBusy,
-    StorageError,
-    StorageReadOnly,
-    system_error,
-)
+from stream_storage import errors
 
 _LOST_CLASSES = ("08", "57P", "25006")
 """Prefixes of SQLSTATE: connection failed; the server shuts down or starts; the server has become a standby."""
@@ -32,44 +20,49 @@ REPLACED_STATE = "22012"
 (`stream_storage.postgres.ownership`)."""
 
 
-def storage_error(error: BaseException, *, broken: bool = False) -> StorageError:
-    """Returns the StorageError that describes an exception. broken: whether the connection is unusable, which an error
-    of the driver without a SQLSTATE does not show."""
-    if isinstance(error, StorageError):
+def storage_error(error: BaseException, *, broken: bool = False) -> errors.StorageError:
+    """Returns the StorageError for an exception. broken: whether the connection is unusable."""
+    if isinstance(error, errors.StorageError):
         return error
     if isinstance(error, OSError):
-        return system_error(error)
+        return errors.system_error(error)
     if not isinstance(error, psycopg.Error):
-        return OperationFailed(f"the operation failed: {type(error).__name__}: {error}; report this mistake")
+        return errors.OperationFailed(f"the operation failed: {type(error).__name__}: {error}; report this mistake")
     return server_error(error.sqlstate or "", one_line(str(error)), broken=broken)
 
 
-def server_error(state: str, reason: str, *, broken: bool = False) -> StorageError:
+def server_error(state: str, reason: str, *, broken: bool = False) -> errors.StorageError:
     """Returns the StorageError for an error of the server. state: its SQLSTATE; empty if the server sent none."""
     told = f"{reason} ({state})" if state else reason
     if broken or state.startswith(_LOST_CLASSES):
-        return DatabaseLost(told)
+        return errors.DatabaseLost(told)
     if state == REPLACED_STATE:
-        return NodeReplaced()
+        return errors.NodeReplaced()
     if state.startswith(_BUSY_CLASSES):
-        return StorageBusy(f"the database is held by another program: {told}; end that program, then repeat")
+        return errors.StorageBusy(f"the database is held by another program: {told}; end that program, then repeat")
     if state == _CANCELLED_STATE:
-        return StorageBusy(f"the database server has cancelled the operation: {told}; repeat it")
+        return errors.StorageBusy(f"the database server has cancelled the operation: {told}; repeat it")
     if state.startswith(_FULL_CLASSES):
-        return DiskFull(f"{NO_ROOM}: the database server says: {told}; free space on its disk, then repeat")
+        return errors.DiskFull(
+            f"{errors.NO_ROOM}: the database server says: {told}; free space on its disk, then repeat"
+        )
     if state.startswith(_DAMAGED_CLASSES):
-        damaged = DatabaseCorrupt(
+        damaged = errors.DatabaseCorrupt(
             f"the database is damaged: {told}; stop the node, and restore a base backup or promote a standby"
         )
         damaged.fatal = True
         return damaged
     if state.startswith(_DISK_CLASSES):
-        return DiskFailed(f"the disk of the database server failed: {told}; stop the node, and check that server")
+        return errors.DiskFailed(
+            f"the disk of the database server failed: {told}; stop the node, and check that server"
+        )
     if state.startswith(_REFUSED_CLASSES):
-        return StorageReadOnly(f"the database refused access: {told}; give the role of the node the rights it needs")
+        return errors.StorageReadOnly(
+            f"the database refused access: {told}; give the role of the node the rights it needs"
+        )
     if state.startswith(_LIMIT_CLASSES):
-        return StorageBusy(f"the database server has reached a limit: {told}; raise the limit, then repeat")
-    return OperationFailed(f"the database refused the operation: {told}; report this mistake")
+        return errors.StorageBusy(f"the database server has reached a limit: {told}; raise the limit, then repeat")
+    return errors.OperationFailed(f"the database refused the operation: {told}; report this mistake")
 
 
 def one_line(text: str) -> str:

@@ -17,7 +17,7 @@ transaction that no standby has.
 
 The node tries each epoch once: an attempt that was given up can still wait at the server for the row, and changes
 nothing if a later attempt came first. An older row on another server cannot lead to the same epoch there, so readers
-can tell the two servers apart (`stream_storage.postgres.freshness`). A member of a cluster fences another one by an
+can tell the two servers apart (`stream_storage.postgres.ownership`). A member of a cluster fences another one by an
 update of its row:
 
     UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = 'the other one'
@@ -29,7 +29,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
+
+import structlog
 
 from stream_storage.errors import (
     ClusterThere,
@@ -42,9 +45,7 @@ from stream_storage.errors import (
     NodeReplaced,
     StandbyMissing,
 )
-from stream_storage.postgres.commands import command
-from stream_storage.postgres.deadlines import Deadlines
-from stream_storage.postgres.server import Connection, lacks_standby, pause
+from stream_storage.postgres.server import Connection, Deadlines, command, lacks_standby, pause
 
 LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
@@ -58,17 +59,7 @@ _HELD = (
 """The advisory locks that connections to this database hold, with these connections. Further conditions can follow."""
 
 
-class TakenOwnership(NamedTuple):
-    """The answer to a node that takes the right to write: its new epoch, and the number of the last stored
-    transaction."""
-
-    epoch: int
-    stored: int
-
-
 class Ownership:
-    """The right of this node to write."""
-
     def __init__(self, deadlines: Deadlines, member: str | None = None) -> None:
         # A random text that stands for this process in the database.
         self.token = secrets.token_hex(16)
@@ -85,10 +76,10 @@ class Ownership:
         self.number = self.confirmed = 0
         self.connected = False
 
-    def take(self, connection: Connection) -> TakenOwnership:
-        """Takes the right to write for a new connection; the right holds from `believe` on. Raises DatabaseTaken if
-        another node is connected, StandbyMissing if its commit waits for a standby, and NodeReplaced if another node
-        has taken over since."""
+    def take(self, connection: Connection) -> tuple[int, int]:
+        """Takes the right to write for a new connection; it holds from `believe` on. Returns its epoch, and the number
+        of the last stored transaction. Raises DatabaseTaken if another node is connected, StandbyMissing if its commit
+        waits for a standby, and NodeReplaced if another node has taken over since."""
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
             self._lock(connection)
@@ -108,13 +99,12 @@ class Ownership:
             raise self.replaced()
         if self._taken:
             self._lock(connection)
-        return TakenOwnership(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
+        return int(result.get_value(0, 0)), int(result.get_value(0, 1))
 
-    def believe(self, taken: TakenOwnership) -> None:
-        """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost if the server
-        lacks transactions that are known to be stored."""
+    def believe(self, epoch: int, stored: int) -> None:
+        """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost."""
         self._taken = True
-        self.epoch, stored = taken
+        self.epoch = epoch
         if stored < self.confirmed:
             raise ConfirmedLost(self.confirmed - stored)
         self.number = max(self.number, stored)
@@ -122,7 +112,6 @@ class Ownership:
         self.connected = True
 
     def prepared(self) -> str:
-        """Returns the command that prepares the statement of `begin`, once for each connection."""
         return (
             f"PREPARE begin_write (bigint, bigint) AS WITH mine AS (UPDATE {self._table} SET commits = $1 "
             f"WHERE owner = '{self.token}' AND epoch = $2 RETURNING 1) SELECT 1 / count(*) FROM mine"
@@ -207,5 +196,68 @@ def disconnect_command(token: str) -> bytes:
 
 
 def _member_lock(name: str) -> str:
-    """Returns the condition for a member's lock in `pg_locks`. name: an SQL expression with hexadecimal digits."""
     return f"(classid, objid, objsubid) = ({LOCK}, hashtext({name})::oid, 2)"
+
+
+STANDBY_BEHIND_S = 2.0
+"""For how long a transaction that reads waits until the standby has all confirmed messages."""
+
+logger = structlog.get_logger(__name__)
+
+_BEGIN = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Freshness:
+    """Begins the transactions of one session that reads, and keeps it away from servers that lack confirmed writes: a
+    standby, which copies with a delay, and a former primary that was started again alone. The latter says that it takes
+    writes, but no node writes to it. The row of the writer shows both.
+
+    Invariant: a server that says that it takes writes is compared with the writer once for each epoch of the writer,
+        and a standby at each transaction. The writer takes a new epoch with each connection, so a server that the
+        writer has left is noticed at the next transaction, and the usual transaction takes no further trip."""
+
+    def __init__(self, writer: Ownership) -> None:
+        self._writer = writer
+        self._epoch = 0
+        self._told_epoch = 0
+
+    def renew(self) -> None:
+        self._epoch = 0
+
+    def begin(self, run: Callable[[bytes], Any], *, is_on_standby: bool) -> None:
+        """Begins a transaction that sees all confirmed writes. Raises DatabaseLost if another server must be found."""
+        writer = self._writer
+        if is_on_standby and writer.connected:
+            # A server takes writes again, and every standby is behind that server. The pause is needed: if that server
+            # refuses this session, the next connection leads to the standby again.
+            pause()
+            raise DatabaseLost("a server takes writes again")
+        # Read before the transaction begins: what is confirmed later need not be seen.
+        epoch, confirmed = writer.epoch, writer.confirmed
+        end_s = time.monotonic() + STANDBY_BEHIND_S
+        while True:
+            run(_BEGIN)
+            if not is_on_standby and self._epoch == epoch:
+                return
+            result = run(writer.state_query)
+            if result.ntuples == 1:
+                stored_epoch, stored = (int(result.get_value(0, column)) for column in (0, 1))
+                if stored_epoch >= epoch and stored >= confirmed:
+                    self._epoch = epoch
+                    return
+            run(b"ROLLBACK")
+            if not is_on_standby:
+                self._report_left(epoch)
+                pause()
+                raise DatabaseLost("the server takes writes, but the node writes to another one, which has more")
+            if time.monotonic() > end_s:
+                raise DatabaseLost("the standby does not have all confirmed messages")
+            pause()
+
+    def _report_left(self, epoch: int) -> None:
+        # The session can come to a former primary often, so it is logged once for each epoch of the writer.
+        if self._told_epoch != epoch:
+            self._told_epoch = epoch
+            logger.warning(
+                "database_old_primary_left", reason="it lacks confirmed messages; end it, or make it a standby"
+            )

@@ -1,22 +1,81 @@
-"""Connects a node to its PostgreSQL server. `stream_storage.postgres.durability` decides what a confirm means there."""
+"""Connects a node to its PostgreSQL server, and runs commands there.
+`stream_storage.postgres.durability` decides what a confirm means there."""
 
 from __future__ import annotations
 
 import re
+import select
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import psycopg
 import structlog
+from psycopg import OperationalError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper
 
 from stream_storage.errors import DatabaseLost, ServerRefused, StandbyMissing, StorageError
-from stream_storage.postgres.deadlines import Deadlines
-from stream_storage.postgres.errors import one_line, storage_error
+from stream_storage.postgres.errors import one_line, server_error, storage_error
+
+CHECKS = 8
+"""The number of times that the thread checks all calls within the time that one call may take."""
+
+
+class Deadlines:
+    """The calls of all sessions of a database, and the thread that ends those which take longer than `seconds`, by
+    shutting down their sockets.
+
+    A server that is frozen or gone can leave a call waiting for ever: its kernel still answers, and a COMMIT that waits
+    for a standby knows no time limit. Cancelling the statement would not do: a cancelled COMMIT says that it has
+    committed, though no standby has the transaction."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends_s: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="storage-deadlines", daemon=True)
+        self._thread.start()
+
+    def begin(self, descriptor: int) -> None:
+        with self._lock:
+            self._ends_s[descriptor] = time.monotonic() + self.seconds
+
+    def end(self, descriptor: int) -> None:
+        with self._lock:
+            self._ends_s.pop(descriptor, None)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self.seconds / CHECKS):
+            now_s = time.monotonic()
+            with self._lock:
+                for descriptor, end_s in self._ends_s.items():
+                    if now_s > end_s:
+                        _shut_down(descriptor)
+
+
+def _shut_down(descriptor: int) -> None:
+    # An OSError says that it is closed already, here or at the other end.
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        finally:
+            # The descriptor stays open: its number must not be given to another connection while the call uses it. A
+            # copy of it would be refused when the process has no more descriptors, and end this thread for good.
+            connection.detach()
+
 
 Connection: TypeAlias = psycopg.Connection[Any]
 
@@ -176,8 +235,7 @@ class PostgresPrimary:
         return connection
 
     def _waits_for_standby(self) -> bool:
-        """Returns whether a commit has waited for a standby for long, as far as this role may see. Under load, some
-        commit always waits for a moment."""
+        """Returns whether a commit has waited for a standby for long, as far as this role may see."""
         try:
             connection = self.connect()
         except StorageError:
@@ -219,3 +277,85 @@ def check_version(connection: Connection) -> None:
     version = connection.info.server_version // 10_000
     if version < VERSION_MIN:
         raise StorageError(f"PostgreSQL {version} is too old; the node needs version {VERSION_MIN} or later")
+
+
+_GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+
+
+def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: bytes | None = None) -> Any:
+    """Runs one command, or several that are separated by semicolons; `payload` has the rows of a COPY FROM STDIN among
+    them. Returns the `psycopg.pq` result of the last command. Raises StorageError."""
+    wire = connection.pgconn
+    if wire.status != ConnStatus.OK:
+        raise DatabaseLost("the connection is closed")
+    descriptor = wire.socket
+    deadlines.begin(descriptor)
+    try:
+        # The driver releases the interpreter's lock once for the whole trip.
+        result = wire.exec_(text)
+        if payload is not None and result.status == ExecStatus.COPY_IN:
+            # The rows and the commit have the time of a call for themselves.
+            deadlines.begin(descriptor)
+            result = _send_rows(wire, payload)
+    except OperationalError as error:
+        raise DatabaseLost(one_line(str(error))) from error
+    finally:
+        deadlines.end(descriptor)
+    if result.status not in _GOOD:
+        state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+        reason = one_line(result.error_message.decode(errors="replace"))
+        raise server_error(state, reason, broken=wire.status != ConnStatus.OK)
+    return result
+
+
+def check_open(connection: Connection) -> None:
+    if connection.closed:
+        raise DatabaseLost("the connection is closed")
+    wire = connection.pgconn
+    readable = select.poll()
+    readable.register(wire.socket, select.POLLIN)
+    try:
+        # A server that ends a connection may send the reason before the end.
+        while readable.poll(0):
+            wire.consume_input()
+    except OperationalError as error:
+        raise DatabaseLost(one_line(str(error))) from error
+
+
+def as_literal(value: int | bytes | None) -> bytes:
+    if value is None:
+        return b"NULL"
+    return b"%d" % value if isinstance(value, int) else b"'\\x%s'" % value.hex().encode()
+
+
+def integers_literal(values: Iterable[int]) -> bytes:
+    return b"'{%s}'" % ",".join(map(str, values)).encode()
+
+
+def _send_rows(wire: Any, payload: bytes) -> Any:
+    ready = select.poll()
+    ready.register(wire.socket, select.POLLIN | select.POLLOUT)
+    while wire.put_copy_data(payload) == 0:
+        _flush(wire, ready)
+    while wire.put_copy_end() == 0:
+        _flush(wire, ready)
+    _flush(wire, ready)
+    # The results come in the order of the commands. The first failure is the one to report.
+    ready.modify(wire.socket, select.POLLIN)
+    last = None
+    while True:
+        while wire.is_busy():
+            ready.poll()
+            wire.consume_input()
+        result = wire.get_result()
+        if result is None:
+            assert last is not None, "every command has a result"
+            return last
+        if last is None or last.status in _GOOD:
+            last = result
+
+
+def _flush(wire: Any, ready: select.poll) -> None:
+    while wire.flush():
+        if any(event & select.POLLIN for _, event in ready.poll()):
+            wire.consume_input()

@@ -11,25 +11,14 @@ from typing import Any
 import psycopg
 import structlog
 
-from stream_storage.errors import (
-    ConfirmedLost,
-    DatabaseLost,
-    NodeReplaced,
-    OperationFailed,
-    PartFailed,
-    StorageError,
-    UnsafeDatabase,
-)
+from stream_storage import errors
 from stream_storage.histogram import SECONDS, Histogram
-from stream_storage.postgres.commands import check_open, command
-from stream_storage.postgres.dialect import PostgresRows, compile_statement, in_order
+from stream_storage.postgres import dialect
 from stream_storage.postgres.durability import KeptDurability
 from stream_storage.postgres.errors import storage_error
-from stream_storage.postgres.freshness import Freshness
 from stream_storage.postgres.log import PREPARED, PostgresLog
-from stream_storage.postgres.ownership import Ownership, disconnect_command, fence_command
-from stream_storage.postgres.server import PostgresPrimary, pause
-from stream_storage.postgres.sets import columns_of, set_insert, set_lookup, split_rows
+from stream_storage.postgres.ownership import Freshness, Ownership, disconnect_command, fence_command
+from stream_storage.postgres.server import PostgresPrimary, check_open, command, pause
 from stream_storage.statement import Statement, Values
 
 QUIET_S = 1.0
@@ -45,47 +34,16 @@ CANCELLED_WAIT = "01000"
 logger = structlog.get_logger(__name__)
 
 
-class Unsent:
-    """The commands of a transaction that wait for the next trip to the server, in their order.
-
-    Invariant: a COPY with its rows is the last one, so that it can be sent with the commands before it."""
-
-    def __init__(self) -> None:
-        self._texts: list[bytes] = []
-        self._payload: bytes | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._texts)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the last command is a COPY, so that no further one can be added."""
-        return self._payload is not None
-
-    def add(self, text: bytes, payload: bytes | None = None) -> None:
-        assert self._payload is None, "nothing follows a COPY"
-        self._texts.append(text)
-        self._payload = payload
-
-    def take(self, *last: bytes) -> tuple[bytes, bytes | None]:
-        """Returns and forgets the text of all commands, with `last`, which may follow a COPY, and the rows of the
-        COPY."""
-        text, payload = b"; ".join([*self._texts, *last]), self._payload
-        self.clear()
-        return text, payload
-
-    def clear(self) -> None:
-        self._texts.clear()
-        self._payload = None
-
-
 class PostgresSession:
     """A session on one connection: a `stream_storage.contract.Session`.
 
     In a deferred transaction, appends are sent with the next statement or with the commit: a transaction that has only
     a small append is one trip to the server, and one with a COPY is two.
 
-    sync_seconds: the times of commits, which return when the server, and a standby it waits for, have synced."""
+    sync_seconds: the times of commits, which return when the server, and a standby it waits for, have synced.
+
+    Invariant: `_unsent` has the commands that wait for the next trip to the server, in order. If one of them is a COPY,
+        it is the last, and `_unsent_rows` has its rows."""
 
     def __init__(
         self,
@@ -105,14 +63,15 @@ class PostgresSession:
         self._durability = durability
         self._freshness = freshness
         self._in_transaction = False
-        self._unsent = Unsent()
+        self._unsent: list[bytes] = []
+        self._unsent_rows: bytes | None = None
         self._defers = False
         self._answered_s = self._examined_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
-        self._unreached: DatabaseLost | None = None
+        self._unreached: errors.DatabaseLost | None = None
         self._gave_up_s = 0.0
-        self._end: StorageError | None = None
+        self._end: errors.StorageError | None = None
         self._doubt: int | None = None
         self._stored_commits = 0
         self._connection = server.wait_connected(self._adopt)
@@ -125,22 +84,24 @@ class PostgresSession:
     def in_transaction(self) -> bool:
         return self._in_transaction
 
-    def execute(self, statement: Statement, values: Values = ()) -> PostgresRows:
-        compiled = compile_statement(statement)
-        return PostgresRows(self.run(compiled.text, in_order(statement, compiled, values)), compiled.texts)
+    def execute(self, statement: Statement, values: Values = ()) -> dialect.PostgresRows:
+        compiled = dialect.compile_statement(statement)
+        return dialect.PostgresRows(
+            self.run(compiled.text, dialect.in_order(statement, compiled, values)), compiled.texts
+        )
 
     @property
     def defers(self) -> bool:
         return self._defers and self._in_transaction
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
-        made = compile_statement(statement)
-        rows = [in_order(statement, made, each) for each in values]
+        made = dialect.compile_statement(statement)
+        rows = [dialect.in_order(statement, made, each) for each in values]
         if len(rows) == 1:
             self.run(made.text, rows[0])
-        elif (as_set := set_insert(statement)) is not None:
-            for part in split_rows(rows, as_set.key):
-                self.run(as_set.text, columns_of(part))
+        elif (as_set := dialect.set_insert(statement)) is not None:
+            for part in dialect.split_rows(rows, as_set.key):
+                self.run(as_set.text, dialect.columns_of(part))
         elif rows:
             self._send_unsent()
             self._call(partial(self._connection.cursor().executemany, made.text, rows))
@@ -148,9 +109,9 @@ class PostgresSession:
     def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         if len(values) <= 1:
             return [self.execute(statement, each).fetchone() for each in values]
-        lookup = set_lookup(statement)
-        columns = columns_of([in_order(statement, lookup, each) for each in values])
-        rows = PostgresRows(self.run(lookup.text, columns), lookup.texts).fetchall()
+        lookup = dialect.set_lookup(statement)
+        columns = dialect.columns_of([dialect.in_order(statement, lookup, each) for each in values])
+        rows = dialect.PostgresRows(self.run(lookup.text, columns), lookup.texts).fetchall()
         found = {row[0]: row[1:] for row in rows}
         return [found.get(place) for place in range(1, len(values) + 1)]
 
@@ -169,9 +130,10 @@ class PostgresSession:
         """Sends a command, or a COPY with its rows, with the next statement of a deferred transaction, or with its
         commit. Raises StorageError."""
         assert self.defers, "the transaction is deferred"
-        if self._unsent.has_rows:
+        if self._unsent_rows is not None:
             self._send_unsent()
-        self._unsent.add(text, payload)
+        self._unsent.append(text)
+        self._unsent_rows = payload
 
     def begin(self, *, deferred: bool = False) -> None:
         assert not self._in_transaction, "transactions do not nest"
@@ -183,13 +145,13 @@ class PostgresSession:
             try:
                 check_open(self._connection)
                 self._examine()
-            except DatabaseLost as error:
+            except errors.DatabaseLost as error:
                 self._lose(error)
                 raise self._unreached or error from None
-            self._unsent.add(self._ownership.begin())
+            self._unsent.append(self._ownership.begin())
             # A deferred transaction sends its beginning with its first statement or commit, but not after a silence.
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
-                self._begin_now(lambda: self._command(*self._unsent.take()))
+                self._begin_now(lambda: self._command(*self._take_unsent()))
         self._in_transaction = True
         self._defers = deferred
 
@@ -198,27 +160,27 @@ class PostgresSession:
         began_s = time.perf_counter()
         with_others = bool(self._unsent)
         try:
-            result = self._command(*self._unsent.take(b"COMMIT"))
-        except StorageError as error:
-            if isinstance(error, DatabaseLost) and self._lost_since_s is not None:
+            result = self._command(*self._take_unsent(b"COMMIT"))
+        except errors.StorageError as error:
+            if isinstance(error, errors.DatabaseLost) and self._lost_since_s is not None:
                 # The operations have waited since the commit began.
                 self._lost_since_s = min(self._lost_since_s, time.monotonic() - (time.perf_counter() - began_s))
-            if with_others and not isinstance(error, DatabaseLost):
+            if with_others and not isinstance(error, errors.DatabaseLost):
                 # The server did nothing behind the statement that failed, so the transaction is still open.
                 self._command(b"ROLLBACK")
                 if not error.fatal:
-                    raise PartFailed(error) from error
+                    raise errors.PartFailed(error) from error
             raise
         finally:
             self._in_transaction = False
         try:
             self._check_waited()
-        except DatabaseLost as lost:
+        except errors.DatabaseLost as lost:
             self._lose(lost)
             raise
         # The server answers a COMMIT with ROLLBACK if the transaction had failed.
         if result.command_status != b"COMMIT":
-            raise OperationFailed("the database undid a transaction at its commit; report this mistake")
+            raise errors.OperationFailed("the database undid a transaction at its commit; report this mistake")
         self._lost_since_s = None
         if self._ownership is not None:
             self._ownership.confirmed = self._ownership.number
@@ -227,9 +189,9 @@ class PostgresSession:
     def rollback(self) -> None:
         if self._in_transaction:
             self._in_transaction = False
-            self._unsent.clear()
+            self._take_unsent()
             lost_since_s = None if self._ownership is None else self._lost_since_s
-            with suppress(DatabaseLost):
+            with suppress(errors.DatabaseLost):
                 # The server undoes the transaction of a connection that is gone. The next `begin` notices the loss.
                 self._command(b"ROLLBACK")
             self._lost_since_s = lost_since_s
@@ -260,8 +222,8 @@ class PostgresSession:
         self._send_unsent()
         self._command(disconnect_command(owner))
 
-    def recover(self, error: StorageError) -> bool:
-        if not isinstance(error, DatabaseLost):
+    def recover(self, error: errors.StorageError) -> bool:
+        if not isinstance(error, errors.DatabaseLost):
             return False
         # Other operations have just waited in vain, and these were in the queue meanwhile.
         gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
@@ -279,15 +241,15 @@ class PostgresSession:
         self._lost_since_s = None
         return False
 
-    def settle(self, error: StorageError) -> bool | StorageError:
-        if not isinstance(error, DatabaseLost):
+    def settle(self, error: errors.StorageError) -> bool | errors.StorageError:
+        if not isinstance(error, errors.DatabaseLost):
             # The server has answered that it did not commit.
             return False
         assert self._ownership is not None, "only a session that writes commits"
         self._doubt = number = self._ownership.number
         if self._connect_again():
             return self._stored_commits == number
-        if isinstance(self._end, ConfirmedLost):
+        if isinstance(self._end, errors.ConfirmedLost):
             # A server that lacks an earlier transaction lacks this one.
             return False
         # The next operations try once, until there is a server, and find it out then.
@@ -303,21 +265,20 @@ class PostgresSession:
         finally:
             self._connection.close()
 
-    def error_of(self, raised: BaseException) -> StorageError:
+    def error_of(self, raised: BaseException) -> errors.StorageError:
         error = storage_error(raised, broken=self._connection.broken)
         if error is not raised:
             error.__cause__ = raised
         return error
 
     def _examine(self) -> None:
-        """Raises DatabaseLost if commits no longer keep the promise of a confirm. Then the session connects again, and
-        waits for a server that keeps the promise."""
+        """Raises DatabaseLost if commits no longer keep the promise of a confirm. The session then connects again."""
         if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
             return
         try:
             self._durability.adopt(self._connection)
-        except UnsafeDatabase as error:
-            raise DatabaseLost(str(error)) from error
+        except errors.UnsafeDatabase as error:
+            raise errors.DatabaseLost(str(error)) from error
         self._examined_s = time.monotonic()
 
     def _begin_reading(self) -> None:
@@ -325,65 +286,68 @@ class PostgresSession:
         assert freshness is not None, "a session that does not write has to see what is confirmed"
         try:
             self._begin_now(lambda: freshness.begin(self._command, is_on_standby=self._is_on_standby))
-        except DatabaseLost as error:
+        except errors.DatabaseLost as error:
             self._lose(error)
             raise
 
     def _begin_now(self, begin: Callable[[], object]) -> None:
-        """Sends the first commands of a transaction. If the server refuses one, undoes what it has begun."""
         try:
             begin()
-        except StorageError as error:
-            if not isinstance(error, DatabaseLost):
+        except errors.StorageError as error:
+            if not isinstance(error, errors.DatabaseLost):
                 self._command(b"ROLLBACK")
             raise
 
     @property
     def _is_on_standby(self) -> bool:
-        """Whether the server is a standby. The server reports its promotion."""
         return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
+
+    def _take_unsent(self, *last: bytes) -> tuple[bytes, bytes | None]:
+        """Returns and forgets the text of all unsent commands, with `last`, and the rows of the COPY."""
+        text, payload = b"; ".join([*self._unsent, *last]), self._unsent_rows
+        self._unsent.clear()
+        self._unsent_rows = None
+        return text, payload
 
     def _send_unsent(self) -> None:
         if self._unsent:
             try:
-                self._command(*self._unsent.take())
-            except StorageError as error:
-                if error.fatal or isinstance(error, DatabaseLost):
+                self._command(*self._take_unsent())
+            except errors.StorageError as error:
+                if error.fatal or isinstance(error, errors.DatabaseLost):
                     raise
-                raise PartFailed(error) from error
+                raise errors.PartFailed(error) from error
 
     def _command(self, text: bytes, payload: bytes | None = None) -> Any:
         try:
             result = command(self._connection, self._server.deadlines, text, payload)
             self._answered_s = time.monotonic()
             return result
-        except DatabaseLost as error:
+        except errors.DatabaseLost as error:
             self._lose(error)
             raise
-        except NodeReplaced as error:
+        except errors.NodeReplaced as error:
             assert self._ownership is not None, "only a session that writes can be replaced"
             raise self._ownership.replaced() from error
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Makes a call of the driver within the time of a call. Raises StorageError."""
         if self._connection.closed:
-            raise DatabaseLost("the connection is closed")
+            raise errors.DatabaseLost("the connection is closed")
         descriptor = self._connection.fileno()
         self._server.deadlines.begin(descriptor)
         try:
             call()
         except psycopg.Error as raised:
             error = storage_error(raised, broken=self._connection.broken or self._connection.closed)
-            if isinstance(error, DatabaseLost):
+            if isinstance(error, errors.DatabaseLost):
                 self._lose(error)
             raise error from raised
         finally:
             self._server.deadlines.end(descriptor)
 
-    def _lose(self, error: DatabaseLost) -> None:
-        """Notes that the connection is gone, and with it the transaction that was open."""
+    def _lose(self, error: errors.DatabaseLost) -> None:
         self._in_transaction = False
-        self._unsent.clear()
+        self._take_unsent()
         if self._ownership is not None:
             self._ownership.connected = False
         self._connection.close()
@@ -401,8 +365,8 @@ class PostgresSession:
                 self._server.connect_and(self._adopt, to_write=self._ownership is not None)
                 logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
                 self._settle_doubt()
-            except StorageError as error:
-                if not error.retriable and not isinstance(error, UnsafeDatabase):
+            except errors.StorageError as error:
+                if not error.retriable and not isinstance(error, errors.UnsafeDatabase):
                     # Another node has taken over, or the role was refused. The next `begin` says so.
                     self._end = error
                     self._end.fatal = True
@@ -412,7 +376,9 @@ class PostgresSession:
                 pause()
                 if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
-                    self._unreached = error if isinstance(error, DatabaseLost) else DatabaseLost(str(error))
+                    self._unreached = (
+                        error if isinstance(error, errors.DatabaseLost) else errors.DatabaseLost(str(error))
+                    )
                     self._gave_up_s = time.monotonic()
                     return False
         return self._end is None
@@ -427,18 +393,17 @@ class PostgresSession:
         if self._freshness is not None:
             self._freshness.renew()
         if self._ownership is not None:
-            taken = self._ownership.take(connection)
+            epoch, stored = self._ownership.take(connection)
             prepared = "; ".join((self._ownership.prepared(), *PREPARED))
             command(connection, self._server.deadlines, prepared.encode())
             # The answer of a server does not count if no standby has confirmed it.
             self._check_waited()
-            self._ownership.believe(taken)
-            self._stored_commits = taken.stored
+            self._ownership.believe(epoch, stored)
+            self._stored_commits = stored
         self._connection = connection
         self._unreached = None
 
     def _settle_doubt(self) -> None:
-        """Finds out on the new connection whether the commit whose answer was lost is stored."""
         if self._doubt is not None:
             stored = self._stored_commits == self._doubt
             self._doubt = None
@@ -446,7 +411,7 @@ class PostgresSession:
 
     def _check_waited(self) -> None:
         if self._cancelled_wait is not None:
-            raise DatabaseLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+            raise errors.DatabaseLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
 
     def _note(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == CANCELLED_WAIT:

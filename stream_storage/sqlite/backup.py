@@ -18,15 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ockam.files.durable_files import (
-    PRIVATE_MODE,
-    create_private,
-    make_folder,
-    remove_folders,
-    rename_durably,
-    sync,
-    write_durably,
-)
+from ockam.files import durable_files
 from ockam.files.parsing import ParseError, parse_json
 from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew
@@ -92,9 +84,9 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
             verify_file(part, counts[1], progress)
         database_bytes, sha256 = part.stat().st_size, digest_of(part, progress)
         # The database gets its name last: a folder without it is no backup.
-        sync(part)
+        durable_files.sync(part)
         manifest = write_manifest(target, now_us, schema_version, counts, database_bytes, sha256)
-        rename_durably(part, target / FILE_NAME)
+        durable_files.rename_durably(part, target / FILE_NAME)
     except BaseException as error:
         _clean_up(target, made, target / MANIFEST_NAME, target / FILE_NAME)
         if isinstance(error, OSError | sqlite3.Error):
@@ -132,7 +124,7 @@ def count_stored(session: Session) -> tuple[int, int, int]:
 
 def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
     """Copies all pages. The caller's read transaction keeps commits of a running node from restarting the copy."""
-    create_private(part).close()
+    durable_files.create_private(part).close()
     with closing(sqlite3.connect(part, isolation_level=None)) as destination:
         destination.execute("PRAGMA journal_mode=OFF")
         destination.execute("PRAGMA synchronous=OFF")
@@ -162,11 +154,25 @@ def digest_of(file: Path, progress: Progress = lambda step, done, total: None) -
     return digest.hexdigest()
 
 
+def copy_file(source: Path, target: Path, progress: Progress) -> str:
+    """Copies a file durably. Returns the SHA-256 hash of the written bytes."""
+    digest, done, total = hashlib.sha256(), 0, source.stat().st_size
+    with source.open("rb") as reading, durable_files.create_private(target) as writing:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            writing.write(chunk)
+            done += len(chunk)
+            progress("copying", done, total)
+        writing.flush()
+        os.fsync(writing.fileno())
+    return digest.hexdigest()
+
+
 def _make_folder(target: Path) -> list[Path]:
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:
-        return make_folder(target, mode=0o700)
+        return durable_files.make_folder(target, mode=0o700)
     except OSError as error:
         raise BackupError(f"{target} cannot be made: {error.strerror or error}; choose another folder") from error
 
@@ -184,7 +190,7 @@ def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
     remove_parts(folder / FILE_NAME)
-    remove_folders(made)
+    durable_files.remove_folders(made)
 
 
 def write_manifest(
@@ -202,7 +208,7 @@ def write_manifest(
         sha256=sha256,
     )
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    write_durably(folder / MANIFEST_NAME, content, mode=PRIVATE_MODE)
+    durable_files.write_durably(folder / MANIFEST_NAME, content, mode=durable_files.PRIVATE_MODE)
     return manifest
 
 

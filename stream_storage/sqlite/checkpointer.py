@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from stream_storage.engine import Upkeep
+from stream_storage.contract import Upkeep
 from stream_storage.errors import StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.sqlite.ballast import Ballast

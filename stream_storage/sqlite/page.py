@@ -23,15 +23,7 @@ import msgspec
 from stream_storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
 from stream_storage.contract import Record
 from stream_storage.errors import DatabaseCorrupt, corrupt_text, damaged_message
-from stream_storage.sqlite.statements import (
-    JOIN_PROBE,
-    JOIN_PROBE_RESULT,
-    MEASURE_PAGE,
-    READ_BLOB_ROWS,
-    READ_JOINED,
-    READ_JOINED_TIMES,
-    READ_ROWS,
-)
+from stream_storage.sqlite import statements
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
@@ -67,7 +59,7 @@ class Measure(NamedTuple):
 
 def can_join(connection: sqlite3.Connection) -> bool:
     """Returns whether this version of SQLite can join values that contain zero bytes."""
-    return bool(connection.execute(JOIN_PROBE).fetchone()[0] == JOIN_PROBE_RESULT)
+    return bool(connection.execute(statements.JOIN_PROBE).fetchone()[0] == statements.JOIN_PROBE_RESULT)
 
 
 def read_page(
@@ -91,7 +83,7 @@ def read_page(
     while limit > 0 and room_bytes >= 0:
         # Measure the next messages.
         asked = min(limit, window)
-        measure = Measure(*connection.execute(MEASURE_PAGE, (stream_id, index, asked)).fetchone())
+        measure = Measure(*connection.execute(statements.MEASURE_PAGE, (stream_id, index, asked)).fetchone())
         if measure.rows == 0:
             return records, True
         # The indexes must be consecutive, else the database is damaged. Only the first message of a page may have a
@@ -134,12 +126,12 @@ def _messages(
     if totals[-1] >= BLOB_BYTES_MIN * len(totals):
         return _checked(stream_id, _blobs(connection, rows))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
-        return _checked(stream_id, connection.execute(READ_ROWS, rows).fetchall())
+        return _checked(stream_id, connection.execute(statements.READ_ROWS, rows).fetchall())
     if measure.time_us_min == measure.time_us_max:
-        joined = connection.execute(READ_JOINED, rows).fetchone()[0]
+        joined = connection.execute(statements.READ_JOINED, rows).fetchone()[0]
         times = [measure.time_us_min] * len(totals)
     else:
-        joined, times_text = connection.execute(READ_JOINED_TIMES, rows).fetchone()
+        joined, times_text = connection.execute(statements.READ_JOINED_TIMES, rows).fetchone()
         times = _integers(times_text)
     data = [joined[start:end] for start, end in zip([0, *totals], totals, strict=False)]
     written = _integers(measure.checksums_text)[: len(totals)]
@@ -169,7 +161,7 @@ def _checked(stream_id: int, rows: Iterable[_Row]) -> list[Record]:
 
 
 def _blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> Iterator[_Row]:
-    for row, index, *columns in connection.execute(READ_BLOB_ROWS, rows).fetchall():
+    for row, index, *columns in connection.execute(statements.READ_BLOB_ROWS, rows).fetchall():
         try:
             with connection.blobopen("messages", "data", row, readonly=True) as blob:
                 data = blob.read()
@@ -202,7 +194,7 @@ def find_damage(
 def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:
     """Returns the error for the first damaged or missing message among the `rows` messages from `index` on."""
     expected = index
-    for found, *columns in connection.execute(READ_ROWS, (stream_id, index, rows)):
+    for found, *columns in connection.execute(statements.READ_ROWS, (stream_id, index, rows)):
         if found != expected:
             return DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
         damage = find_damage(stream_id, found, *columns)

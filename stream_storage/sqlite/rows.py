@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stream_storage.contract import Session
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.statement import Values
 
 
@@ -21,44 +21,32 @@ class SqliteRows:
     def rowcount(self) -> int:
         return self._cursor.rowcount
 
+    @mapped()
     def fetchone(self) -> Any:
-        try:
-            return self._cursor.fetchone()
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+        return self._cursor.fetchone()
 
+    @mapped()
     def fetchall(self) -> list[Any]:
-        try:
-            return self._cursor.fetchall()
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+        return self._cursor.fetchall()
 
     def __iter__(self) -> Iterator[Any]:
-        try:
+        with mapped():
             yield from self._cursor
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
 
 
+@mapped()
 def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
-    try:
-        return SqliteRows(connection.execute(statement, values))
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    return SqliteRows(connection.execute(statement, values))
 
 
+@mapped()
 def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    try:
-        connection.executemany(statement, values)
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    connection.executemany(statement, values)
 
 
+@mapped()
 def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
-    try:
-        return [connection.execute(statement, each).fetchone() for each in values]
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    return [connection.execute(statement, each).fetchone() for each in values]
 
 
 def connection_of(session: Session) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.sqlite.disk_diagnosis import diagnose, find_no_room
-from stream_storage.sqlite.errors import caused_error, mapped, storage_error
+from stream_storage.sqlite.errors import caused_error, mapped
 from stream_storage.sqlite.log import SqliteLog
 from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from stream_storage.statement import Values
@@ -120,27 +120,25 @@ class SqliteSession:
         finally:
             self.rollback()
 
+    @mapped()
     def try_write(self, size_bytes: int) -> bool:
         # The log may still have room for one commit when the disk has none for the commits after it.
         path = self._path()
         no_room = find_no_room(Path(path), max(size_bytes, TRIAL_ROOM_BYTES)) if path else None
         if no_room is not None:
-            raise storage_error(no_room)
+            raise no_room
         # SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
         # With a small cache it does so here, and no reader ever sees what the savepoint takes back.
+        cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+        self.connection.execute("PRAGMA cache_size=16")
         try:
-            cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
-            self.connection.execute("PRAGMA cache_size=16")
-            try:
-                self.connection.execute("SAVEPOINT trial")
-                self.connection.execute("CREATE TABLE trial (data BLOB)")
-                self.connection.execute("INSERT INTO trial VALUES (zeroblob(?))", (size_bytes,))
-                self.connection.execute("ROLLBACK TO trial")
-                self.connection.execute("RELEASE trial")
-            finally:
-                self.connection.execute(f"PRAGMA cache_size={cache_size}")
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+            self.connection.execute("SAVEPOINT trial")
+            self.connection.execute("CREATE TABLE trial (data BLOB)")
+            self.connection.execute("INSERT INTO trial VALUES (zeroblob(?))", (size_bytes,))
+            self.connection.execute("ROLLBACK TO trial")
+            self.connection.execute("RELEASE trial")
+        finally:
+            self.connection.execute(f"PRAGMA cache_size={cache_size}")
         return True
 
     @contextmanager
@@ -168,11 +166,9 @@ class SqliteSession:
         finally:
             self.connection.close()
 
+    @mapped()
     def _execute(self, statement: str) -> None:
-        try:
-            self.connection.execute(statement)
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+        self.connection.execute(statement)
 
 
 @mapped()

@@ -1,23 +1,12 @@
-"""The statements of the log of messages that SQLite runs. `stream_storage.log_statements` has those of both
+"""The statements of the log of messages that SQLite runs. `stream_storage.stream_rows` has those of both
 databases."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    LargeBinary,
-    bindparam,
-    cast,
-    func,
-    literal_column,
-    select,
-)
-
-from stream_storage.log_statements import page
-from stream_storage.schema import messages, streams
+from stream_storage.schema import messages
 from stream_storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR
-from stream_storage.statement import compiled
 
 # Streams.
 
@@ -67,70 +56,35 @@ ADVANCE_STREAMS: Final = tuple((count, advance_streams(count)) for count in CHUN
 
 # Statements that delete messages.
 
-_of_stream = messages.c.stream_id == bindparam("stream_id")
-SIZE_BELOW: Final = compiled(
-    select(func.coalesce(func.sum(func.length(messages.c.data)), literal_column("0"))).where(
-        _of_stream, messages.c.idx < bindparam("end")
-    ),
-    *("stream_id", "end"),
-)
+SIZE_BELOW: Final = "SELECT coalesce(sum(length(data)), 0) FROM messages WHERE stream_id = ? AND idx < ?"
 
 # Statements that read messages.
 
-_message = messages.c
-_measured = page(
-    _message.idx,
-    _message.time_us,
-    (_message.key.is_not(None) | _message.headers.is_not(None)).label("attributed"),
-    func.length(_message.data).label("size_bytes"),
-    _message.checksum,
-).subquery("page")
-_joined = page(_message.data, _message.time_us).subquery("page")
-_join = cast(func.group_concat(_joined.c.data, literal_column("''")), LargeBinary)
+_PAGE: Final = "FROM messages WHERE stream_id = ? AND idx >= ? ORDER BY idx LIMIT ?"
+"""Parameters: stream id, first index, and the largest number of messages."""
+_COLUMNS: Final = "idx, time_us, checksum, key, headers"
 
-MEASURE_PAGE: Final = compiled(
-    select(
-        func.count(),
-        func.min(_measured.c.idx),
-        func.max(_measured.c.idx),
-        func.min(_measured.c.time_us),
-        func.max(_measured.c.time_us),
-        func.sum(_measured.c.attributed),
-        func.group_concat(_measured.c.size_bytes),
-        func.group_concat(_measured.c.checksum),
-    ),
-    *("stream_id", "index", "limit"),
+MEASURE_PAGE: Final = (
+    "SELECT count(*), min(idx), max(idx), min(time_us), max(time_us), sum(attributed), group_concat(size_bytes), "
+    "group_concat(checksum) FROM (SELECT idx, time_us, key IS NOT NULL OR headers IS NOT NULL AS attributed, "
+    f"length(data) AS size_bytes, checksum {_PAGE})"
 )
 """Returns `stream_storage.sqlite.page.Measure`: sizes and checksums of a page's messages, without their data."""
-READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
-READ_JOINED_TIMES: Final = compiled(
-    select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
+READ_JOINED: Final = f"SELECT CAST(group_concat(data, '') AS BLOB) FROM (SELECT data {_PAGE})"
+READ_JOINED_TIMES: Final = (
+    f"SELECT CAST(group_concat(data, '') AS BLOB), group_concat(time_us) FROM (SELECT data, time_us {_PAGE})"
 )
-READ_ROWS: Final = compiled(
-    page(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data),
-    *("stream_id", "index", "limit"),
-)
-READ_BLOB_ROWS: Final = compiled(
-    page(literal_column("rowid"), _message.idx, _message.time_us, _message.checksum, _message.key, _message.headers),
-    *("stream_id", "index", "limit"),
-)
-"""As READ_ROWS, with the row's number in place of the data."""
-READ_STREAM: Final = compiled(
-    select(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data)
-    .where(_of_stream)
-    .order_by(_message.idx),
-    "stream_id",
-)
+READ_ROWS: Final = f"SELECT {_COLUMNS}, data {_PAGE}"
+READ_BLOB_ROWS: Final = f"SELECT rowid, {_COLUMNS} {_PAGE}"
+READ_STREAM: Final = f"SELECT {_COLUMNS}, data FROM messages WHERE stream_id = ? ORDER BY idx"
 
 # Statements for `stream_storage.sqlite.verify`.
 
-NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id")
-NEXT_MESSAGES: Final = compiled(
-    select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
-)
+NEXT_STREAM: Final = "SELECT min(id) FROM streams WHERE id > ?"
+NEXT_MESSAGES: Final = "SELECT min(stream_id) FROM messages WHERE stream_id > ?"
 """Finds the next stream id in the table of messages. The table of streams can lack it."""
-HAS_STREAM: Final = compiled(select(streams.c.id).where(streams.c.id == bindparam("stream_id")), "stream_id")
-COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
+HAS_STREAM: Final = "SELECT id FROM streams WHERE id = ?"
+COUNT_MESSAGES: Final = "SELECT count(*) FROM messages WHERE stream_id = ?"
 
 # Statements that test the abilities of the installed SQLite.
 

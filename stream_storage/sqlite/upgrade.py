@@ -6,7 +6,6 @@ of the directory. A kill leaves the database at one schema version, and the next
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from typing import Final
 
 import structlog
 
-from ockam.files.durable_files import create_private, make_folder, rename_durably, sync
+from ockam.files.durable_files import make_folder, rename_durably
 from ockam.files.parsing import ParseError, parse_json
 from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import failpoint
 from stream_storage.sqlite.backup import (
-    CHUNK_BYTES,
     MANIFEST_NAME,
     BackupManifest,
+    copy_file,
     count_stored,
     digest_of,
     opened_immutable,
@@ -106,19 +105,13 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     named = _new_folder(database.parent, version, now_us)
     part = named.with_name(named.name + PART_SUFFIX)
     make_folder(part, mode=0o700)
-    digest = hashlib.sha256()
     copy = part / database.name
-    with database.open("rb") as reading, create_private(copy) as writing:
-        while chunk := reading.read(CHUNK_BYTES):
-            writing.write(chunk)
-            digest.update(chunk)
-            failpoint("within_upgrade_backup")
-    sync(copy)
+    digest = copy_file(database, copy, lambda *progress: failpoint("within_upgrade_backup"))
     # 3. The copy is opened: it must have the schema version and the counts of the database.
     held = count_stored(session)
     _check_copy(copy, version, held)
     # 4. The manifest, and the rename, which makes the backup complete.
-    write_manifest(part, now_us, version, held, size_bytes, digest.hexdigest())
+    write_manifest(part, now_us, version, held, size_bytes, digest)
     failpoint("before_upgrade_backup_named")
     rename_durably(part, named)
     return named

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from stream_storage.contract import Session, StreamRecord
-from stream_storage.log_statements import GET_STREAM
 from stream_storage.schema import messages, metadata, streams
 from stream_storage.seal import SEAL, SEALED, STREAM_COLUMNS, row_seal, stream_seal
 from stream_storage.sqlite.errors import storage_error
@@ -19,6 +18,7 @@ from stream_storage.sqlite.page import find_damage
 from stream_storage.sqlite.rows import connection_of
 from stream_storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 from stream_storage.sqlite.statements import COUNT_MESSAGES, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
+from stream_storage.stream_rows import GET_STREAM
 
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""

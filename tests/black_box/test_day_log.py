@@ -20,8 +20,8 @@ from ockam.identity.token import Token
 from stream_client import blocking
 from stream_client.errors import ClientError
 from stream_node import __version__
+from stream_node.node.logs import FIRST_S, LONGEST_S, RepeatedEvents
 from stream_node.node.process import NodeProcess
-from stream_node.node.repeated_events import FIRST_S, LONGEST_S, RepeatedEvents
 from tests.cli.command import CommandLine
 
 RULES = """

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cardinal_streams.machines.reassembly_events import Completed, ReassemblyEvent
+from cardinal_streams.machines.events import Completed, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record, decode
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.produce.producer import Outgoing, Producer
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert
-from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
 from cardinal_streams.machines.consumer_machine import NEW, ChainConsumer
-from cardinal_streams.message.types import Record
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, ConsumerEvent, ReadAgain, Revert
+from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.produce.producer import Outgoing
 from cardinal_streams.resumption import source_of

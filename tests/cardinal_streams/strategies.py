@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import CompleteBatch, Payload
 from tests.cardinal_streams.helpers import block, hash_of, message_records
 

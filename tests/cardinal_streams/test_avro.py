@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams.errors import MalformedMessage, MessageError, OutOfRange, TrailingBytes, TruncatedMessage
-from cardinal_streams.message import avro_reader, avro_writer
+from cardinal_streams.message import avro
 from tests.cardinal_streams.helpers import vectors
 
 INTS = [case for case in vectors("avro_int.json")["vectors"] if -(1 << 31) <= case["int"] < 1 << 31]
@@ -92,57 +92,57 @@ def written_by_fastavro(schema: Any, record: Any) -> bytes:
 @pytest.mark.parametrize("case", INTS, ids=lambda case: str(case["int"]))
 def test_ints_are_those_of_the_real_producer(case: dict[str, Any]) -> None:
     raw = bytes.fromhex(case["hex"])
-    assert avro_writer.encode_varint(case["int"]) == raw
-    assert avro_reader.decode_varint(raw) == case["int"]
+    assert avro.encode_varint(case["int"]) == raw
+    assert avro.decode_varint(raw) == case["int"]
 
 
 @pytest.mark.parametrize("number", [0, -1, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63)])
 def test_the_ends_of_the_ranges_come_back(number: int) -> None:
-    assert avro_reader.decode_varint(avro_writer.encode_varint(number)) == number
+    assert avro.decode_varint(avro.encode_varint(number)) == number
 
 
 @given(BATCHES)
 def test_fastavro_and_we_read_each_others_batches(record: Any) -> None:
-    ours = avro_writer.encode_batch(record)
+    ours = avro.encode_batch(record)
     assert schemaless_reader(io.BytesIO(ours), BATCH_SCHEMA, None) == record
-    assert avro_reader.decode_batch(ours) == record
-    assert avro_reader.decode_batch(written_by_fastavro(BATCH_SCHEMA, record)) == record
+    assert avro.decode_batch(ours) == record
+    assert avro.decode_batch(written_by_fastavro(BATCH_SCHEMA, record)) == record
 
 
 @given(SUB_BATCHES)
 def test_fastavro_and_we_read_each_others_sub_batches(record: Any) -> None:
-    ours = avro_writer.encode_sub_batch(record)
+    ours = avro.encode_sub_batch(record)
     assert schemaless_reader(io.BytesIO(ours), SUB_BATCH_SCHEMA, None) == record
-    assert avro_reader.decode_sub_batch(ours) == record
-    assert avro_reader.decode_sub_batch(written_by_fastavro(SUB_BATCH_SCHEMA, record)) == record
+    assert avro.decode_sub_batch(ours) == record
+    assert avro.decode_sub_batch(written_by_fastavro(SUB_BATCH_SCHEMA, record)) == record
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 200, 250])
 def test_blocks_have_at_most_a_hundred_items(count: int) -> None:
     updates = {f"k{index:03d}": b"v" for index in range(count)}
-    raw = avro_writer.encode_sub_batch({"delete": list(updates), "updates": updates})
+    raw = avro.encode_sub_batch({"delete": list(updates), "updates": updates})
     deletes = [(-min(100, count - start), 5 * min(100, count - start)) for start in range(0, count, 100)]
-    cursor = avro_reader.AvroCursor(raw)
+    cursor = avro.AvroCursor(raw)
     for items, size in deletes:
         assert (cursor.read_varint(), cursor.read_varint()) == (items, size)
         cursor.read_exactly(size, "a block")
     assert cursor.read_varint() == 0
-    assert avro_reader.decode_sub_batch(raw) == {"delete": list(updates), "updates": updates}
+    assert avro.decode_sub_batch(raw) == {"delete": list(updates), "updates": updates}
 
 
 def test_every_cut_of_a_batch_is_truncated() -> None:
-    assert avro_reader.decode_batch(BATCH)["updates"].keys() == {"b/s"}
+    assert avro.decode_batch(BATCH)["updates"].keys() == {"b/s"}
     for size in range(len(BATCH)):
         with pytest.raises(TruncatedMessage):
-            avro_reader.decode_batch(BATCH[:size])
+            avro.decode_batch(BATCH[:size])
 
 
 def test_every_cut_of_a_sub_batch_is_truncated() -> None:
     raw = bytes.fromhex("010c0a622f732f34" + "00" + "01120a622f732f3504abcd" + "00")
-    assert avro_reader.decode_sub_batch(raw) == {"delete": ["b/s/4"], "updates": {"b/s/5": b"\xab\xcd"}}
+    assert avro.decode_sub_batch(raw) == {"delete": ["b/s/4"], "updates": {"b/s/5": b"\xab\xcd"}}
     for size in range(len(raw)):
         with pytest.raises(TruncatedMessage):
-            avro_reader.decode_sub_batch(raw[:size])
+            avro.decode_sub_batch(raw[:size])
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_every_cut_of_a_sub_batch_is_truncated() -> None:
 )
 def test_what_is_wrong_and_where(what: str, raw: bytes, error: type[MessageError], offset: int | None) -> None:
     with pytest.raises(error) as caught:
-        avro_reader.decode_batch(raw)
+        avro.decode_batch(raw)
     assert caught.value.part == "value"
     assert offset is None or caught.value.offset == offset
 
@@ -172,19 +172,19 @@ def test_what_is_wrong_and_where(what: str, raw: bytes, error: type[MessageError
 def test_a_repeated_map_key_is_refused() -> None:
     entry = b"\x02k" + b"\x02v"
     with pytest.raises(MalformedMessage, match="repeated"):
-        avro_reader.decode_sub_batch(b"\x00" + b"\x03\x10" + entry + entry + b"\x00")
+        avro.decode_sub_batch(b"\x00" + b"\x03\x10" + entry + entry + b"\x00")
 
 
 def test_a_count_above_32_bits_is_refused() -> None:
     updates = {"a/": {"value": b"", "count": 1 << 31, "delete": False, "subbatch": ZEROS}}
-    raw = avro_writer.encode_batch({"num": 0, "weight": b"", "parent": ZEROS, "updates": updates})  # type: ignore[typeddict-item]
+    raw = avro.encode_batch({"num": 0, "weight": b"", "parent": ZEROS, "updates": updates})  # type: ignore[typeddict-item]
     with pytest.raises(OutOfRange):
-        avro_reader.decode_batch(raw)
+        avro.decode_batch(raw)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_record_or_a_message_error(raw: bytes) -> None:
-    for decode in (avro_reader.decode_batch, avro_reader.decode_sub_batch, avro_reader.decode_varint):
+    for decode in (avro.decode_batch, avro.decode_sub_batch, avro.decode_varint):
         offset = 0
         try:
             decode(raw)
@@ -195,11 +195,11 @@ def test_any_bytes_are_a_record_or_a_message_error(raw: bytes) -> None:
 
 @given(BATCHES, st.data())
 def test_a_changed_byte_is_another_record_or_a_message_error(record: Any, data: st.DataObject) -> None:
-    raw = bytearray(avro_writer.encode_batch(record))
+    raw = bytearray(avro.encode_batch(record))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     try:
-        found = avro_reader.decode_batch(bytes(raw))
+        found = avro.decode_batch(bytes(raw))
     except MessageError:
         return
     assert found != record

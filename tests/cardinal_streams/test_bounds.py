@@ -13,10 +13,8 @@ from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore, FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.limits import ChainLimits, ConsumerLimits, ReassemblyLimits
-from cardinal_streams.machines.chain_events import Dropped
-from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.machines.reassembly_events import Evicted
-from cardinal_streams.message.types import Record
+from cardinal_streams.machines.events import Checkpoint, Dropped, Evicted
+from cardinal_streams.message.messages import Record
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, Simulation, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import EVERYTHING, Ledger, values_of

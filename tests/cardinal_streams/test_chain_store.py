@@ -23,8 +23,7 @@ from cardinal_streams.application import Application
 from cardinal_streams.consume.chain_store import KeptChain
 from cardinal_streams.consume.consuming import Update, consume
 from cardinal_streams.errors import ChainStoreMismatch, CheckpointError, CheckpointTaken
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Revert
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.produce.publishing import ChainBlock, publish

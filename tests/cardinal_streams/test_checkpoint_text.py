@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import CheckpointError
 from cardinal_streams.limits import U64_MAX, WEIGHT_MAX
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorg
+from cardinal_streams.machines.events import Checkpoint, OpenReorg, Start
 
 HASHES = st.binary(min_size=32, max_size=32)
 NUMBERS = st.integers(0, U64_MAX)

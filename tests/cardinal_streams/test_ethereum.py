@@ -11,12 +11,10 @@ import pytest
 
 from cardinal_streams.consume.consuming import consume_unordered
 from cardinal_streams.evm import evm
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
-from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Start
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record, decode
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.payload_text import format_payloads, parse_payloads
 from cardinal_streams.transports.file_transport import FileTransport, replay

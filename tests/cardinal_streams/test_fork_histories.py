@@ -11,8 +11,7 @@ import pytest
 from block_manager import SessionTransactions
 from cardinal_streams.application import Application
 from cardinal_streams.consume.chain_store import KeptChain
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert
-from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerEvent
+from cardinal_streams.machines.events import ChainUpdate, Checkpoint, ConsumerEvent, Revert
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import TRACK_ALL
 from tests.block_manager.commit_samples import open_transactions

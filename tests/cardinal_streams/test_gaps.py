@@ -12,9 +12,8 @@ import trio
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import CheckpointTaken
-from cardinal_streams.machines.chain_events import ChainUpdate
-from cardinal_streams.machines.consumer_events import LeftOut, Stalled
 from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import ChainUpdate, LeftOut, Stalled
 from stream_client import list_positions
 from tests.cardinal_streams.chains import EVERYTHING, Ledger, hashes, read_all, served_transport
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of

@@ -15,8 +15,8 @@ import trio
 
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import consume
+from cardinal_streams.produce.producer import ReorgChannel
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.produce.reorg_channel import ReorgChannel
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.cardinal_streams.chains import (

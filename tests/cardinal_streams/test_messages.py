@@ -21,9 +21,8 @@ from cardinal_streams.errors import (
     UnknownPrefixByte,
 )
 from cardinal_streams.limits import COUNT_MAX, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, MessageLimits
-from cardinal_streams.message import avro_writer
-from cardinal_streams.message.messages import decode, encode
-from cardinal_streams.message.types import (
+from cardinal_streams.message import avro
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -34,6 +33,8 @@ from cardinal_streams.message.types import (
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
+    decode,
+    encode,
 )
 from tests.cardinal_streams.helpers import hash_of, vectors
 
@@ -191,7 +192,7 @@ def test_wrong_keys_and_values(key: str, value: str, error: type[MessageError]) 
 def batch_value(number: int = 1, weight: bytes = b"\1", updates: dict[str, dict[str, Any]] | None = None) -> bytes:
     unset = {"value": b"", "count": 0, "delete": False, "subbatch": bytes(32)}
     entries: Any = {name: unset | entry for name, entry in (updates or {}).items()}
-    return avro_writer.encode_batch({"num": number, "weight": weight, "parent": bytes(32), "updates": entries})
+    return avro.encode_batch({"num": number, "weight": weight, "parent": bytes(32), "updates": entries})
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, PrefixError, UnknownSubBatch
 from cardinal_streams.limits import NUMBER_ON_WIRE_MAX, WEIGHT_MAX, MessageLimits
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode, encode
-from cardinal_streams.message.types import Batch, Record, SubBatchHeader, SubBatchMsg
+from cardinal_streams.message.messages import Batch, Record, SubBatchHeader, SubBatchMsg, decode, encode
 from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap, Tracked
 from cardinal_streams.produce.producer import Outgoing, Producer

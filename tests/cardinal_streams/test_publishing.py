@@ -9,7 +9,7 @@ import pytest
 
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import TransportError, UnknownSubBatch
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import EVERYTHING, NEW, OLD, Ledger, blocks_of, hashes

@@ -13,10 +13,10 @@ import trio
 from cardinal_streams.consume.checkpoints import FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
-from cardinal_streams.machines.consumer_events import Checkpoint, PrefixUnmet, ReorgStalled
+from cardinal_streams.machines.events import Checkpoint, PrefixUnmet, ReorgStalled
 from cardinal_streams.prefixes import Tracked, can_meet
+from cardinal_streams.produce.producer import ReorgChannel
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import ClientError, connect

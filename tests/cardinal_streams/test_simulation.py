@@ -10,7 +10,7 @@ import pytest
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.errors import SimulationError
 from cardinal_streams.inspection import summarise_deliveries
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint
 from cardinal_streams.produce.producer import Outgoing
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, Simulation, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay

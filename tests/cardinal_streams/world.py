@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint, Start
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.producer import Producer
-from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.produce.producer import Producer, ReorgChannel
 from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
 from tests.cardinal_streams.shell import Application, Logs, Shell
 

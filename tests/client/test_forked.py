@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from block_node.client import blocking as blocks
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import blocking, connect
 from stream_node.node.process import NodeProcess

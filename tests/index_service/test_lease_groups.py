@@ -20,8 +20,7 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
 from index_service.limits import LEASE_LIMITS, LeaseLimits
 from stream_storage.commit import apply_read, commit_batch
-from stream_storage.contract import Do, Operation, ignore_done
-from stream_storage.engine import Engine
+from stream_storage.contract import Do, Engine, Operation, ignore_done
 from stream_storage.runner import Runner
 from tests.support.databases import open_database
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from index_service import worker as worker_module
+from index_service import requests
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
@@ -123,7 +123,7 @@ async def test_a_crash_of_the_worker_loses_no_lease(
         member = running.member("a")
         await member.renew()
         with monkeypatch.context() as patched:
-            patched.setattr(worker_module, "read_extension", lambda payload, partitions_max: 1 / 0)
+            patched.setattr(requests, "read_extension", lambda payload, partitions_max: 1 / 0)
             assert "the worker failed" in await running.refused(LEASE, member.request())
         await trio.sleep(2 * RESTART_DELAY_S_MIN)
         before = member.fences()
@@ -138,7 +138,7 @@ async def test_a_crash_takes_only_its_own_request_from_a_run(
         request = read_extension(payload, partitions_max)
         return 1 / 0 if request.request_id == 2 else request
 
-    monkeypatch.setattr(worker_module, "read_extension", read_or_crash)
+    monkeypatch.setattr(requests, "read_extension", read_or_crash)
     async with index_node(tmp_path) as running:
         saves = [FencedSave(number, "c", "s", 0, number, None) for number in (1, 2, 3)]
         running.send(*map(FENCED_SAVE.encode_request, saves))

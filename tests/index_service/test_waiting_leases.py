@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from index_service import worker as worker_module
+from index_service import requests
 from index_service.extensions import LEASE, WAITING_LEASE, Lease, LeaseResponse, WaitingLeaseRequest
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
@@ -182,7 +182,7 @@ async def test_a_crash_of_the_worker_ends_waits_and_loses_no_lease(
         wait_for_news(member)
         await running.idle()
         with monkeypatch.context() as patched:
-            patched.setattr(worker_module, "read_extension", lambda payload, partitions_max: 1 / 0)
+            patched.setattr(requests, "read_extension", lambda payload, partitions_max: 1 / 0)
             assert "the worker failed" in await running.refused(LEASE, other.request())
         await trio.sleep(2 * RESTART_DELAY_S_MIN)
         wait_for_news(member)

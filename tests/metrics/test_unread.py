@@ -17,8 +17,7 @@ from index_service.storage import REPLACE, sealed_row
 from stream_node.care.unread import count_unread
 from stream_node.doors.metrics.snapshot import read_session
 from stream_service.extensions import StreamInfo
-from stream_storage.contract import Append, Session
-from stream_storage.engine import Engine
+from stream_storage.contract import Append, Engine, Session
 from tests.support.databases import open_database
 
 pytestmark = pytest.mark.usefixtures("each_database")

@@ -209,7 +209,7 @@ async def test_the_index_service_that_crashes_keeps_what_was_saved(
             raise Planted
         return read_plain(payload)
 
-    monkeypatch.setattr("index_service.worker.read_plain", read_or_crash)
+    monkeypatch.setattr("index_service.requests.read_plain", read_or_crash)
     async with served(tmp_path) as server, neighbour(server):
         peer = await server.peer()
         await peer.save_index("c", "s", 3)

@@ -27,14 +27,15 @@ from stream_service.extensions import (
     TRUNCATE,
     BeforeIndex,
     DeleteRequest,
+    Extras,
     FromIndex,
     RetentionRequest,
     RichPush,
     RichStatus,
     TruncateRequest,
+    encode_extras,
 )
 from stream_service.extensions import Sequence as Number
-from stream_service.extras import Extras, encode_extras
 from stream_service.publisher_rows import LOADED_MAX, MARK, list_publishers
 from stream_service.workers import publisher_memory, sequence_machine
 from stream_storage.contract import Append

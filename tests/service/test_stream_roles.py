@@ -32,19 +32,20 @@ from stream_service.extensions import (
     RetentionRequest,
     RichStatus,
     TruncateRequest,
+    decode_extras,
 )
-from stream_service.extras import decode_extras
-from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirroring import (
     MIRROR,
     ROLE,
     BeMirror,
     BePrimary,
+    MirrorAnswer,
     MirrorPull,
     MirrorStatus,
     Role,
     RoleRequest,
     RoleResponse,
+    decode_mirror_page,
 )
 from stream_service.protocol import PUSH, PushRequest, Status
 from tests.support.rich import ask, data_of, pull, push, refusal

@@ -17,7 +17,7 @@ import trio
 from stream_service.limits import StreamLimits
 from stream_service.operations import truncate_step
 from stream_service.workers import admin, stream_services
-from stream_service.workers.truncation_turns import TruncationTurns
+from stream_service.workers.stream_services import TruncationTurns
 from stream_storage import storage_threads
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Operation, Session, StreamRecord

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stream_storage.contract import Append, Operation, Session
-from stream_storage.engine import SessionSource
+from stream_storage.contract import Append, Operation, Session, SessionSource
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.support.postgres import PostgresServer

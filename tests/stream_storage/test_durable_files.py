@@ -17,7 +17,7 @@ import pytest
 
 from block_node.blocks.keys import SigningKeys
 from cardinal_streams.consume.checkpoints import FileCheckpoints
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint
 from cardinal_streams.transports.file_transport import Recorder
 from ockam.files.durable_files import make_folder, remove_folders, write_durably
 from stream_node.care.restore import restore

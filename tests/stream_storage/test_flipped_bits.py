@@ -21,15 +21,14 @@ from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
 from stream_node.care.repair import RepairFailed, plan_repair
-from stream_node.care.stored_place import StoredPlace, write_stored
+from stream_node.node.databases import StoredPlace, write_stored
 from stream_storage.contract import Append
 from stream_storage.errors import DatabaseCorrupt, StorageError
 from stream_storage.seal import seal_of
-from stream_storage.sqlite import structure
+from stream_storage.sqlite import database
 from stream_storage.sqlite.backup import count_stored
-from stream_storage.sqlite.database import FILE_NAME, PAGE_BYTES, Database
+from stream_storage.sqlite.database import FILE_NAME, NEEDED, PAGE_BYTES, Database, check_tables
 from stream_storage.sqlite.session import SqliteSession
-from stream_storage.sqlite.structure import NEEDED, check_tables
 from stream_storage.sqlite.verify import verify
 from tests.block_node.persist.block_samples import block_of
 from tests.stream_storage.test_seals import nothing
@@ -166,7 +165,7 @@ def test_a_repair_looks_for_no_messages_that_never_were(tmp_path: Path) -> None:
 
 
 def test_the_check_at_the_start_is_bounded(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structure, "PROGRESS_STEPS", 10)
+    monkeypatch.setattr(database, "PROGRESS_STEPS", 10)
     directory = shutil.copytree(filled, tmp_path / "data")
     with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
         check_tables(connection, 0.0)

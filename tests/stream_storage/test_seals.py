@@ -26,7 +26,7 @@ from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, load_leases, raise_fences
 from index_service.storage import SetPosition
-from stream_node.care.stored_place import StoredPlace, write_stored
+from stream_node.node.databases import StoredPlace, write_stored
 from stream_service.extensions import Retention
 from stream_service.mirror_rows import FollowerRow, MirrorRow, note_address, note_follower, write_mirror
 from stream_service.publisher_rows import MARK, PublisherRow, write_publishers

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stream_storage.sqlite.bulk.shared_memory import STEP_BYTES, SharedMemory
+from stream_storage.sqlite.bulk.child_main import STEP_BYTES, SharedMemory
 
 
 @pytest.fixture(params=["memory", "file"])

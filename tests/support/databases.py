@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from stream_storage.contract import Session
-from stream_storage.engine import Engine
+from stream_storage.contract import Engine, Session
 from stream_storage.sqlite.database import Database
 from stream_storage.statement import Rows, compiled
 

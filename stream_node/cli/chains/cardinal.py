@@ -28,8 +28,7 @@ from stream_node.cli.values import CommandFailed, UsageError
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.consume.checkpoints import CheckpointStore
-    from cardinal_streams.machines.consumer_events import Gap, OpenReorg
-    from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
+    from cardinal_streams.machines.events import Gap, OpenReorg, ReassemblyStatistics
     from cardinal_streams.payload import CompleteBatch, Payload
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
@@ -265,16 +264,18 @@ def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
 
 def _text_of(event: Any) -> str | None:
     """Returns a warning for an event that loses data, or on which an operator must act; else None."""
-    from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
-    from cardinal_streams.machines.consumer_events import (
+    from cardinal_streams.machines.events import (
         BadMessage,
+        Dropped,
+        Evicted,
         LeftOut,
+        NeedsReorg,
         PrefixUnmet,
+        Refused,
         ReorgRefused,
         ReorgStalled,
         Stalled,
     )
-    from cardinal_streams.machines.reassembly_events import Evicted, Refused
     from stream_client import StreamRemade
 
     match event:

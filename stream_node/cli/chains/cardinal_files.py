@@ -20,7 +20,7 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
-    from cardinal_streams.machines.chain_events import Start
+    from cardinal_streams.machines.events import Start
     from cardinal_streams.produce.simulation_machine import SentRecord
     from cardinal_streams.transports.stream_transport import OnHole
     from cardinal_streams.transports.transport import Transport
@@ -72,7 +72,7 @@ def find_application(name: str) -> Application:
 
 def parse_start(text: str) -> Start:
     """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 64 hexadecimal digits. Raises UsageError."""
-    from cardinal_streams.machines.chain_events import Start
+    from cardinal_streams.machines.events import Start
 
     match = START.fullmatch(text)
     if match is None:
@@ -154,8 +154,7 @@ def inspect(
 
     from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
     from cardinal_streams.payload_text import parse_payloads
-    from cardinal_streams.transports.file_transport import replay
-    from cardinal_streams.transports.recording import MAGIC
+    from cardinal_streams.transports.file_transport import MAGIC, replay
 
     known = find_application(application)
     with file.open("rb") as opened:

@@ -17,7 +17,7 @@ from stream_node.doors.http.paging import pull_counted
 from stream_node.doors.http.problems import Problem
 
 if TYPE_CHECKING:
-    from cardinal_streams.message.types import Batch
+    from cardinal_streams.message.messages import Batch
 
 GAPS_MAX = 50
 RANGES_MAX = 2_000
@@ -187,8 +187,7 @@ async def show_forks(page: DashboardPage) -> Response:
 def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[ForkBlock]:
     # The first such page loads the package, in the thread of this call.
     from cardinal_streams.errors import MessageError
-    from cardinal_streams.message.messages import decode
-    from cardinal_streams.message.types import Batch
+    from cardinal_streams.message.messages import Batch, decode
 
     found = []
     for each in messages:

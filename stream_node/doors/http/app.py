@@ -26,8 +26,7 @@ from stream_node.doors.http import guard
 from stream_node.doors.http.guard import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.memory import Readings, RequestBody, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
-from stream_node.node.inside_clients import InsideClients, NoInsideClient
-from stream_node.node.inside_streams import KnownPartitions
+from stream_node.node.inside_clients import InsideClients, KnownPartitions, NoInsideClient
 from stream_node.node.parts import NodeParts
 
 SECURITY_HEADERS = {

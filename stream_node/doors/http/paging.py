@@ -13,7 +13,7 @@ from stream_client.arguments import StartLike, encoded, start_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import answer_of
 from stream_node.doors.http.memory import RequestMemory
-from stream_node.node.inside_streams import InsideStream
+from stream_node.node.inside_clients import InsideStream
 from stream_service.extensions import CUT_PULL, CutPage, CutPull
 from stream_service.limits import StreamLimits
 from stream_service.page_codec import PackedMessages

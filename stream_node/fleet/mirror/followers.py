@@ -16,13 +16,21 @@ from ockam.identity.rules.rights import to_follow
 from ockam.protocol import ProtocolError
 from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceLost, SourceRefused, asking, change_role
 from stream_node.fleet.mirror.mirror import Identity, LocalStream
-from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import store_role
 from stream_service.mirror_rows import FOLLOWERS_MAX, FollowerRow, MirrorRow, drop_follower, note_follower
-from stream_service.mirroring import MIRROR, AskingMirror, BeMirror, MirrorPull, SourceRole, refusal_of_source
+from stream_service.mirroring import (
+    MIRROR,
+    AskingMirror,
+    BeMirror,
+    MirrorAnswer,
+    MirrorPull,
+    SourceRole,
+    decode_mirror_page,
+    refusal_of_source,
+)
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.workers.directory import StreamDirectory
-from stream_service.workers.role_requests import log_given_up
+from stream_service.workers.stream import log_given_up
 from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 from stream_storage.runner import do

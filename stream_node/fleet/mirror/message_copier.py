@@ -22,7 +22,6 @@ from stream_node.fleet.mirror.mirror import LocalStream, Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition
 from stream_service import stored
 from stream_service.extensions import INFO, InfoRequest
-from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import (
     AnyChange,
     begin_aside,
@@ -34,7 +33,16 @@ from stream_service.mirror_operations import (
     take_history,
 )
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, AskingMirror, MirrorPull, MirrorStatus, SourceRole
+from stream_service.mirroring import (
+    MIRROR,
+    MIRROR_BYTES_MAX,
+    AskingMirror,
+    MirrorAnswer,
+    MirrorPull,
+    MirrorStatus,
+    SourceRole,
+    decode_mirror_page,
+)
 from stream_service.names import NAME_BYTES_MAX, stream_address
 from stream_service.stored import StoredStream
 from stream_storage.contract import Session

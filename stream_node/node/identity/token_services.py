@@ -17,14 +17,8 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import InvalidAddress
 from ockam.files.durable_files import state_of
+from ockam.identity import authenticator
 from ockam.identity.authentication import NODE_AUTHENTICATE, TokenStatus, TokenVerdict
-from ockam.identity.authenticator import (
-    ANSWERS,
-    AuthenticationAnswers,
-    Authenticator,
-    LateAuthentication,
-    OutgoingTokens,
-)
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
@@ -48,7 +42,7 @@ Returns their number. The second argument is the reason, for counters."""
 logger = structlog.get_logger(__name__)
 
 
-def make_outgoing_tokens(config: Config) -> OutgoingTokens:
+def make_outgoing_tokens(config: Config) -> authenticator.OutgoingTokens:
     tokens, mistakes = {}, []
     for text in config.forward_tokens:
         destination, equals, file = text.partition("=")
@@ -62,7 +56,7 @@ def make_outgoing_tokens(config: Config) -> OutgoingTokens:
             mistakes.append(f"forward_tokens: {hide_tokens(text[:200])!r}: {error}")
     if mistakes:
         raise ConfigError(*mistakes)
-    return OutgoingTokens(tokens)
+    return authenticator.OutgoingTokens(tokens)
 
 
 def token_file(data_dir: str) -> Path:
@@ -76,10 +70,10 @@ class _Open:
         return NOTHING
 
 
-class _Late(_Open, LateAuthentication): ...
+class _Late(_Open, authenticator.LateAuthentication): ...
 
 
-class _Answers(_Open, AuthenticationAnswers): ...
+class _Answers(_Open, authenticator.AuthenticationAnswers): ...
 
 
 class NodeTokens:
@@ -94,7 +88,7 @@ class NodeTokens:
         self._seen: tuple[int, ...] | None = None
         self._trouble = ""
         self._audit: Audit | None = None
-        self.authenticator = Authenticator(
+        self.authenticator = authenticator.Authenticator(
             self._judge, self._note_refusal, refusal_delay_s=min(config.error_delay_s, REFUSAL_DELAY_S_MAX)
         )
         self.outgoing = make_outgoing_tokens(config)
@@ -110,7 +104,7 @@ class NodeTokens:
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
         if self.outgoing:
-            node.register([ANSWERS], lambda: _Answers(self.outgoing))
+            node.register([authenticator.ANSWERS], lambda: _Answers(self.outgoing))
         self._refresh()
         nursery.start_soon(self._watch, close_identities)
 

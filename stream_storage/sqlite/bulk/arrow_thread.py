@@ -5,6 +5,11 @@ new one and repeats the request. If the new child dies too, or a child does not 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +23,80 @@ import structlog
 
 from stream_storage.contract import Operation
 from stream_storage.errors import DatabaseCorrupt, StorageError, UnknownStreamId, corrupt_text
-from stream_storage.sqlite.bulk.child import Answer, BulkChild
-from stream_storage.sqlite.bulk.child_main import BESIDE, DAMAGED, DATA, GONE, OK, REQUEST
+from stream_storage.sqlite.bulk.child_main import ANSWER, BESIDE, DAMAGED, DATA, GONE, OK, REQUEST, SharedMemory
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.freed_memory import keep_freed
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long the node waits for an answer. A page takes tens of milliseconds, and a busy database up to 5 s."""
+END_TIMEOUT_S = 5.0
+
+
+class BulkChild:
+    """A running child process that reads one database file. One thread uses it. Raises OSError at the start."""
+
+    def __init__(self, path: Path) -> None:
+        # The child has to import this package from the folder from which this process imported it.
+        home = str(Path(__file__).resolve().parents[3])
+        search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        self._memory = SharedMemory.create()
+        descriptor = self._memory.descriptor
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stream_storage.sqlite.bulk.child_main", str(path.absolute()), str(descriptor)],
+                pass_fds=(descriptor,),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": search},
+                # Ctrl-C must reach the node only, which ends the child after the last bulk read is done. So the child
+                # gets its own process group. The child stays in the session of the node: Linux may share the processor
+                # equally between sessions, and then the niceness of the child would count only within its session
+                # (sched(7), autogroup).
+                process_group=0,
+            )
+        except BaseException:
+            self._memory.close()
+            raise
+        assert self._process.stdin is not None, "it was started with pipes"
+        assert self._process.stdout is not None, "it was started with pipes"
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+
+    def ask(self, request: bytes) -> tuple[int, ArrowAnswer]:
+        """Returns status and answer. Raises OSError, TimeoutError, EOFError; then the caller must call `end`."""
+        self._requests.write(request)
+        status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(ANSWER.size))
+        body = bytes(self._memory.view(size))
+        return status, ArrowAnswer(created_us, first, following, start, rows, body)
+
+    def end(self) -> None:
+        """Ends the child process, and kills it if it does not end by itself. Called once."""
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._memory.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self, size: int) -> bytes:
+        # select() takes no descriptor above 1,023, and a node may have ten thousand connections, so this method uses
+        # poll().
+        ready = select.poll()
+        ready.register(self._answers, select.POLLIN)
+        taken = b""
+        while len(taken) < size:
+            if not ready.poll(ANSWER_TIMEOUT_S * 1000):
+                raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S} s")
+            chunk = os.read(self._answers.fileno(), size - len(taken))
+            if not chunk:
+                raise EOFError(f"exit code {self._process.poll()}")
+            taken += chunk
+        return taken
+
 
 ROW_REST_S = 100e-6
 """The pause after a page, in seconds for each message that the node stored while the page was read: bulk reads take
@@ -51,7 +126,7 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
     next_index: int
     start: int
     rows: int
-    body: bytes  # the rows as an Arrow IPC stream
+    body: bytes  # the rows as an Arrow IPC stream, or the text of an error
 
 
 class ArrowRead(Operation):
@@ -139,18 +214,18 @@ class ArrowThread(threading.Thread):
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
-            status, bounds, body = self._ask_child(operation.request)
+            status, answer = self._ask_child(operation.request)
         except (OSError, EOFError) as error:
             self._end_child()
             raise StorageError(f"the process that reads in bulk ended: {error}; ask again, or pull") from error
         if status == OK:
-            return ArrowAnswer(*bounds, body)
+            return answer
         if status == GONE:
             raise UnknownStreamId(operation.stream_id)
-        reason = body.decode(errors="replace")
+        reason = answer.body.decode(errors="replace")
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
-    def _ask_child(self, request: bytes) -> Answer:
+    def _ask_child(self, request: bytes) -> tuple[int, ArrowAnswer]:
         """Sends a request to the child, or to a new child if the old one has died. Raises OSError, EOFError."""
         if self._child is not None:
             try:

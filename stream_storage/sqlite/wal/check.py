@@ -8,29 +8,24 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
+from urllib.parse import quote
 
 import structlog
 
 from ockam.files.durable_files import create_private, rename_durably
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import left_in_this_boot, owner_lives
-from stream_storage.errors import StorageError, WalDamaged
+from stream_storage.errors import MessagesBehind, StorageError, WalDamaged
 from stream_storage.sqlite.errors import mapped
-from stream_storage.sqlite.wal.scan_machine import (
-    PAGE_SIZES,
-    FindPage,
-    Scan,
-    WalReader,
-    WalState,
-    is_in_file,
-    judge,
-    scan,
-)
-from stream_storage.sqlite.wal.survey import list_behind, rebuild
+from stream_storage.sqlite.leftovers import SURVEY_PREFIX
+from stream_storage.sqlite.wal import scan_machine
 
 logger = structlog.get_logger(__name__)
 
@@ -46,10 +41,10 @@ _MAGIC: Final = b"SQLite format 3\0"
 class CheckedWal(NamedTuple):
     """An open write-ahead log that has been checked. find_page: reads a page of the database file."""
 
-    wal: WalReader
-    found: Scan
-    verdict: WalState
-    find_page: FindPage
+    wal: scan_machine.WalReader
+    found: scan_machine.Scan
+    verdict: scan_machine.WalState
+    find_page: scan_machine.FindPage
 
 
 def wal_path(database: Path) -> Path:
@@ -64,25 +59,25 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
     with mapped(), examined(database, rebooted=rebooted) as log:
         if log is not None:
             _check_not_alone(database, log)
-        if log is None or log.verdict is WalState.SOUND:
+        if log is None or log.verdict is scan_machine.WalState.SOUND:
             return
         # A damaged log stays as it is, and a copy is made.
-        if log.verdict is WalState.DAMAGED:
+        if log.verdict is scan_machine.WalState.DAMAGED:
             raise _damaged_and_kept(database, log)
         # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
         # overwrite only some of them, and the others would then look like damage.
-        if log.verdict is WalState.TORN:
+        if log.verdict is scan_machine.WalState.TORN:
             _cut(database, log)
             return
         # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
         kept = keep_copy(database)
         behind = list_behind(database, log.wal, log.found)
-        if log.verdict is WalState.COMPLETED:
+        if log.verdict is scan_machine.WalState.COMPLETED:
             install_log(database, rebuild(log.wal, log.found))
         else:
             _cut(database, log)
         logger.warning(
-            "wal_end_completed" if log.verdict is WalState.COMPLETED else "wal_end_cut",
+            "wal_end_completed" if log.verdict is scan_machine.WalState.COMPLETED else "wal_end_cut",
             frames=log.found.end - log.found.good,
             unreadable=len(log.found.damaged),
             behind=None if behind is None else [str(each) for each in behind],
@@ -109,7 +104,11 @@ def refuse_damaged(database: Path) -> None:
     if owner_lives(database.parent) and in_use(database.parent):
         return
     with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
-        if log is None or log.verdict in (WalState.SOUND, WalState.TORN, WalState.CUT):
+        if log is None or log.verdict in (
+            scan_machine.WalState.SOUND,
+            scan_machine.WalState.TORN,
+            scan_machine.WalState.CUT,
+        ):
             return
         # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
         # read here.
@@ -147,14 +146,14 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[CheckedWal | None]:
         if not size_bytes:
             yield None
             return
-        wal = WalReader(lambda offset, size: os.pread(log.fileno(), size, offset), size_bytes, page_bytes)
-        found = scan(wal, find_page)
-        in_file = not found.header_valid and is_in_file(wal, found, find_page)
-        yield CheckedWal(wal, found, judge(found, rebooted=rebooted, in_file=in_file), find_page)
+        wal = scan_machine.WalReader(lambda offset, size: os.pread(log.fileno(), size, offset), size_bytes, page_bytes)
+        found = scan_machine.scan(wal, find_page)
+        in_file = not found.header_valid and scan_machine.is_in_file(wal, found, find_page)
+        yield CheckedWal(wal, found, scan_machine.judge(found, rebooted=rebooted, in_file=in_file), find_page)
 
 
 @contextmanager
-def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
+def open_database(database: Path) -> Iterator[tuple[int, scan_machine.FindPage]]:
     """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number, or
     None."""
     try:
@@ -168,7 +167,7 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
         header = os.pread(file.fileno(), 100, 0)
         size = int.from_bytes(header[16:18], "big")
         page_bytes = 65536 if size == 1 else size
-        if header[:16] != _MAGIC or page_bytes not in PAGE_SIZES:
+        if header[:16] != _MAGIC or page_bytes not in scan_machine.PAGE_SIZES:
             page_bytes = PAGE_BYTES
 
         def find_page(number: int) -> bytes | None:
@@ -244,3 +243,83 @@ def _write_synced(path: Path, pieces: Iterable[bytes]) -> None:
         rename_durably(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def list_behind(database: Path, wal: scan_machine.WalReader, found: scan_machine.Scan) -> list[MessagesBehind] | None:
+    """Returns the messages of each stream-partition in the log after `found.good`; None if SQLite cannot read them.
+    SQLite reads the database with the log up to the damage, and with the whole log: the difference is the messages."""
+    try:
+        before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
+        after = stream_ends(database, rebuild(wal, found))
+    except (sqlite3.Error, OSError):
+        return None
+    behind = []
+    for (name, partition), (first, end) in sorted(after.items()):
+        start = max(first, before.get((name, partition), (0, 0))[1])
+        if start < end:
+            behind.append(MessagesBehind(name, partition, start, end))
+    return behind
+
+
+def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Returns the first and next index of every stream-partition, as SQLite reads them with a given log. Raises
+    sqlite3.Error, OSError."""
+    with opened_with_log(database, log) as connection:
+        if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
+            return {}
+        rows = connection.execute("SELECT name, partition, first_index, next_index FROM streams").fetchall()
+    for name, *numbers in rows:
+        # Such a log lacks pages, so SQLite may show rows that nobody ever wrote.
+        if not isinstance(name, str) or not all(isinstance(number, int) for number in numbers):
+            raise sqlite3.DatabaseError(f"the table of streams has the row {name!r}, {numbers}")
+    return {(name, partition): (first, end) for name, partition, first, end in rows}
+
+
+@contextmanager
+def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
+    """Opens a database with another write-ahead log, by a hard link in a temporary folder, for reading only. Raises
+    sqlite3.Error, OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
+    try:
+        link = folder / database.name
+        os.link(database, link)
+        with link.with_name(link.name + "-wal").open("wb") as file:
+            for piece in log:
+                file.write(piece)
+        with closing(sqlite3.connect(f"file:{quote(str(link.absolute()))}?mode=ro", uri=True)) as connection:
+            connection.isolation_level = None
+            yield connection
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def rebuild(wal: scan_machine.WalReader, found: scan_machine.Scan) -> Iterator[bytes]:
+    """Yields a new log in pieces: the frames up to the last commit, with corrected pages and correct checksums. A
+    damaged page is written as it was read if its right content is not known, or if a later frame has the same page."""
+    yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
+
+
+def rewrite(wal: scan_machine.WalReader, end: int, corrected: dict[int, scan_machine.Damage]) -> Iterator[bytes]:
+    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums and corrected pages. A
+    frame with an unrecovered page and an impossible page number is omitted."""
+    last = corrected.get(end)
+    pages = wal.head(end).commit if last is None else last.commit
+    magic = scan_machine.MAGIC | wal.big_endian
+    salts = scan_machine.PAIR.unpack(wal.salts)
+    header = scan_machine.HEADER.pack(magic, scan_machine.VERSION, wal.page_bytes, wal.sequence, *salts)
+    sums = scan_machine.checksum(header, (0, 0), wal.big_endian)
+    yield header + scan_machine.PAIR.pack(*sums)
+    for number in range(1, end + 1):
+        head, damage = wal.head(number), corrected.get(number)
+        if (
+            damage is not None
+            and damage.how in (scan_machine.How.LOST, scan_machine.How.DOUBT)
+            and not 0 < damage.page <= pages
+        ):
+            continue
+        page = head.page if damage is None else damage.page
+        commit = head.commit if damage is None else damage.commit
+        content = wal.page(number) if damage is None or damage.content is None else damage.content
+        start = scan_machine.PAIR.pack(page, commit)
+        sums = scan_machine.checksum(start + content, sums, wal.big_endian)
+        yield start + wal.salts + scan_machine.PAIR.pack(*sums) + content

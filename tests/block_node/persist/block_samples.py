@@ -10,8 +10,7 @@ from pathlib import Path
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.collector import BlockCollector, prefix_of
 from block_node.persist.schema import BlockPlace
-from stream_storage.contract import Session
-from stream_storage.engine import Engine
+from stream_storage.contract import Engine, Session
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.stream_storage.storage_samples import reading, writing

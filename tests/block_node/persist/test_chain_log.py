@@ -15,8 +15,7 @@ from block_node.persist.chain_log import ChainLog, NewBlock, stream_name
 from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
-from stream_storage.contract import Append
-from stream_storage.engine import Engine
+from stream_storage.contract import Append, Engine
 from stream_storage.errors import DatabaseCorrupt
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify

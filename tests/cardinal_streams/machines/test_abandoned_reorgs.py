@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ReorgOrder
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
-from cardinal_streams.machines.chain_events import NeedsReorg, Revert
-from cardinal_streams.machines.consumer_events import CloseReorgChannel, ReadAgain
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import ReorgAbandoned, ReorgComplete
+from cardinal_streams.machines.events import CloseReorgChannel, NeedsReorg, ReadAgain, Revert
+from cardinal_streams.message.messages import ReorgAbandoned, ReorgComplete, encode
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.produce.producer import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of, send, send_reorg

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cardinal_streams.limits import ChainLimits
-from cardinal_streams.machines.chain_events import (
+from cardinal_streams.machines.chain_order_machine import PLACES, BlockStanding, ChainOrder
+from cardinal_streams.machines.events import (
     ChainEvent,
     ChainUpdate,
     Dropped,
@@ -14,7 +15,6 @@ from cardinal_streams.machines.chain_events import (
     Revert,
     Start,
 )
-from cardinal_streams.machines.chain_order_machine import PLACES, BlockStanding, ChainOrder
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import block, hash_of, names
 

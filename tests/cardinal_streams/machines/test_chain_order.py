@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.events import ChainUpdate, Revert, Start
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import block, hash_of, names, vectors
 

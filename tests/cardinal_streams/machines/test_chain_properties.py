@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.events import ChainUpdate, Start
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import names
 from tests.cardinal_streams.strategies import Tree, trees

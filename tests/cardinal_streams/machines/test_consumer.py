@@ -7,17 +7,17 @@ import pytest
 
 from cardinal_streams.errors import UnknownPrefixByte
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import (
     BadMessage,
+    ChainUpdate,
     Checkpoint,
     Feeds,
     OpenReorg,
     ReorgRefused,
+    Start,
 )
-from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of, vectors
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send

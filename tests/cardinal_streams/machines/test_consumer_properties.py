@@ -9,9 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
-from cardinal_streams.machines.consumer_events import BadMessage, ReorgRefused
-from cardinal_streams.machines.reassembly_events import Evicted, Refused
+from cardinal_streams.machines.events import BadMessage, Dropped, Evicted, NeedsReorg, Refused, ReorgRefused
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send
 from tests.support.examples import examples

@@ -9,7 +9,7 @@ import pytest
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ReassemblyLimits
-from cardinal_streams.machines.reassembly_events import (
+from cardinal_streams.machines.events import (
     MISSING_ITEMS_SHOWN,
     Completed,
     Evicted,
@@ -21,8 +21,7 @@ from cardinal_streams.machines.reassembly_events import (
     Refused,
 )
 from cardinal_streams.machines.reassembly_machine import ACTIONS, Reassembler
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import (
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -32,6 +31,7 @@ from cardinal_streams.message.types import (
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
+    decode,
 )
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Batch, Record
+from cardinal_streams.message.messages import Batch, Record, decode
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from tests.cardinal_streams.helpers import completed, receive_all

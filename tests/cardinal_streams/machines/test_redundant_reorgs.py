@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from cardinal_streams.consume.consuming import consume
-from cardinal_streams.machines.chain_events import NeedsReorg
-from cardinal_streams.machines.consumer_events import BadMessage, Checkpoint, ReadAgain, ReorgRefused
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Record, Reorg, ReorgComplete
+from cardinal_streams.machines.events import BadMessage, Checkpoint, NeedsReorg, ReadAgain, ReorgRefused
+from cardinal_streams.message.messages import Record, Reorg, ReorgComplete, encode
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Outgoing
 from cardinal_streams.produce.simulation_machine import GENESIS as FIRST

@@ -8,18 +8,21 @@ import pytest
 
 from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, NeedsReorg, Revert
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.consumer_machine import ChainConsumer
+from cardinal_streams.machines.events import (
+    ChainUpdate,
     CloseReorgChannel,
+    Evicted,
+    EvictionReason,
     Feeds,
+    MissingState,
+    NeedsReorg,
     OpenReorgChannel,
     ReorgRefused,
+    Revert,
 )
-from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason, MissingState
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Record, Reorg, ReorgComplete
-from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.message.messages import Record, Reorg, ReorgComplete, encode
+from cardinal_streams.produce.producer import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of, payload, records_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send, send_reorg

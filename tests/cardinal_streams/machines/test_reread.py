@@ -7,14 +7,18 @@ import random
 import pytest
 
 from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
-from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorgChannel
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Evicted
-from cardinal_streams.machines.reread import Reread
+from cardinal_streams.machines.events import (
+    ChainUpdate,
+    Checkpoint,
+    Completed,
+    Evicted,
+    OpenReorgChannel,
+    Start,
+)
+from cardinal_streams.machines.reading_again import Reread
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import BatchMsg, Reorg
+from cardinal_streams.message.messages import BatchMsg, Reorg, encode
 from cardinal_streams.produce.simulation_machine import GENESIS, SimulationOptions, simulate
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import partition_of

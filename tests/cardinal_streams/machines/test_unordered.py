@@ -7,17 +7,17 @@ import random
 import pytest
 
 from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
-from cardinal_streams.machines.consumer_events import (
+from cardinal_streams.machines.events import (
     BadMessage,
     Checkpoint,
     CloseReorgChannel,
+    Completed,
+    MissingState,
     OpenReorgChannel,
     ReadAgain,
 )
-from cardinal_streams.machines.reassembly_events import Completed, MissingState
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Reorg
+from cardinal_streams.message.messages import Reorg, encode
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.world import World
 

@@ -7,12 +7,17 @@ import pytest
 
 from cardinal_streams.errors import MessageError, OutOfRange, PayloadOutOfRange, TruncatedMessage, UnknownPrefixByte
 from cardinal_streams.limits import ChainLimits, ReassemblyLimits
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
-from cardinal_streams.machines.reassembly_events import MissingState, ReassemblyEvent, Receipt, Refused
+from cardinal_streams.machines.events import (
+    ChainUpdate,
+    MissingState,
+    ReassemblyEvent,
+    Receipt,
+    Refused,
+    Start,
+)
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import decode, encode
-from cardinal_streams.message.types import (
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -20,8 +25,10 @@ from cardinal_streams.message.types import (
     Reorg,
     ReorgComplete,
     SubBatchHeader,
+    decode,
+    encode,
 )
-from cardinal_streams.message.types import SubBatchMsg as Item
+from cardinal_streams.message.messages import SubBatchMsg as Item
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.produce.producer import Producer

@@ -17,12 +17,17 @@ from hypothesis import strategies as st
 
 from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.message.types import Record
-from cardinal_streams.produce.producer import Producer
-from cardinal_streams.produce.reorg_channel import ReorgChannel
-from cardinal_streams.transports import recording
-from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
-from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
+from cardinal_streams.message.messages import Record
+from cardinal_streams.produce.producer import Producer, ReorgChannel
+from cardinal_streams.transports import file_transport
+from cardinal_streams.transports.file_transport import (
+    MAGIC,
+    FileTransport,
+    Recorder,
+    RecordingReader,
+    encode_deliveries,
+    replay,
+)
 from cardinal_streams.transports.transport import Delivery, Transport, partition_of, reorg_topic
 from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
 from tests.cardinal_streams.shell import Application
@@ -90,7 +95,7 @@ def test_a_body_that_is_no_delivery_is_damage() -> None:
 
 
 def test_a_delivery_that_is_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "BODY_BYTES_MAX", 20)
+    monkeypatch.setattr(file_transport, "BODY_BYTES_MAX", 20)
     with pytest.raises(RecordingError, match="more than 20"):
         encode_deliveries([Delivery("t", 0, 0, b"key", bytes(20))])
 

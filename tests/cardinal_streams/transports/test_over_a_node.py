@@ -13,8 +13,7 @@ from cardinal_streams.consume.checkpoint_text import parse_checkpoint
 from cardinal_streams.consume.checkpoints import NodeCheckpoints, checkpoint_stream
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
-from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint, Start
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import (

@@ -9,9 +9,9 @@ import trio
 
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import Updates, consume, consume_unordered
-from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.machines.events import Start
+from cardinal_streams.produce.producer import ReorgChannel
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import reorg_topic
 from tests.cardinal_streams.chains import (

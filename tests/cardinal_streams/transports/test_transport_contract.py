@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 import trio
 
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import Record
 from cardinal_streams.resumption import split_source
 from cardinal_streams.transports.file_transport import FileTransport
 from cardinal_streams.transports.kafka_transport import KafkaTransport

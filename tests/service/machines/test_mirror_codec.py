@@ -16,15 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.protocol import ProtocolError
-from stream_service.mirror_codec import DamagedCopy, decode_mirror_page, encode_mirror_page, message_crc
 from stream_service.mirroring import (
     MIRROR,
+    DamagedCopy,
     MirrorPage,
     MirrorStatus,
     SourceRole,
     StoredMessage,
     WireEntry,
+    decode_mirror_page,
+    encode_mirror_page,
     has_parted,
+    message_crc,
     read_history,
 )
 from stream_storage.contract import Record

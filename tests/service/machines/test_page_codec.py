@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import has_more
 from stream_service import page_codec
-from stream_service.extensions import PACKED_PULL, RICH_PULL, Header, PackedPage, RichMessage, RichPage
-from stream_service.extras import encode_beside
+from stream_service.extensions import PACKED_PULL, RICH_PULL, Header, PackedPage, RichMessage, RichPage, encode_beside
 from stream_service.page_codec import Record, decode_packed_page, encode_packed_page
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 from tests.service.machines.spoiling import outcome, spoil

@@ -46,8 +46,8 @@ from stream_service.workers import stream_machine
 from stream_service.workers.clock import Clock
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.stream_machine import StreamActivity
+from stream_service.workers.stream_services import TruncationTurns
 from stream_service.workers.tail_machine import Tails
-from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
 from tests.support.storage.memory import MemoryDatabase

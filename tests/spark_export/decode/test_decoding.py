@@ -40,8 +40,7 @@ import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
+from cardinal_streams.message.messages import Batch, BatchMsg, Message, Reorg, SubBatchMsg, encode
 from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError

@@ -17,8 +17,7 @@ import bare
 from block_node.blocks.items import make_header
 from block_node.blocks.protobuf import bytes_field
 from block_node.persist.mark import MARK_HEADER, BlockMark
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, SubBatchMsg
+from cardinal_streams.message.messages import Batch, BatchDeleteMsg, BatchMsg, Message, SubBatchMsg, encode
 from spark_export.decode.decoding import ObjectDecoder, decoder
 from spark_export.decode.options import DecodeOptions
 from spark_export.tables.columns import HEADERS

@@ -8,9 +8,16 @@ from typing import Any
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchHeader, SubBatchMsg
-from stream_service.extras import decode_extras
+from cardinal_streams.message.messages import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Record,
+    SubBatchHeader,
+    SubBatchMsg,
+    encode,
+)
+from stream_service.extensions import decode_extras
 from tests.support.blocks import join_block
 
 Headers = list[dict[str, Any]]

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.events import ChainUpdate, Start
 from cardinal_streams.payload import CompleteBatch
 from spark_export.pipeline.canon import CANONICAL, REORGED, WAITING, BlockLink, mark_chain
 

@@ -22,7 +22,7 @@ pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.events import Checkpoint
 from cardinal_streams.payload_text import parse_payloads
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SentRecord, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay

@@ -27,8 +27,7 @@ from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from stream_node.node.process import NodeProcess
-from stream_service.extensions import Header
-from stream_service.extras import Extras, encode_extras
+from stream_service.extensions import Extras, Header, encode_extras
 from stream_storage.contract import Append
 from stream_storage.sqlite.database import Database
 from tests.spark_export.exporter.export_world import World

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.message.messages import decode, encode
-from cardinal_streams.message.types import Batch
+from cardinal_streams.message.messages import Batch, decode, encode
 from spark_export.pipeline import canon
 from spark_export.pipeline.canon import BlockLink, CanonState, find_settled, mark_chain, mark_descendants
 from tests.spark_export.pipeline.makers import name_of, odd_chain

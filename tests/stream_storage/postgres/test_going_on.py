@@ -22,7 +22,7 @@ from stream_storage.commit import commit_batch
 from stream_storage.contract import Append, Session
 from stream_storage.errors import IndexConflict
 from stream_storage.postgres.database import PostgresDatabase
-from stream_storage.postgres.deadlines import Deadlines
+from stream_storage.postgres.server import Deadlines
 from stream_storage.postgres.session import QUEUED_S, PostgresSession
 from tests.stream_storage.storage_samples import Call
 from tests.support.postgres import PostgresServer

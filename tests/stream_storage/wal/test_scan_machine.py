@@ -18,20 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_storage.sqlite.database import FILE_NAME
-from stream_storage.sqlite.wal.check import examined
-from stream_storage.sqlite.wal.checksum import Sums, checksum, correct_word
+from stream_storage.sqlite.wal.check import examined, rewrite
 from stream_storage.sqlite.wal.scan_machine import (
     SPILL_FRAMES_MIN,
     Damage,
     How,
     Read,
     Scan,
+    Sums,
     WalReader,
     WalState,
+    checksum,
+    correct_word,
     judge,
     scan,
 )
-from stream_storage.sqlite.wal.survey import rewrite
 from tests.stream_storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
 from tests.support.examples import examples
 

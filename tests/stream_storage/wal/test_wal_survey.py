@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stream_storage.sqlite.database import FILE_NAME
-from stream_storage.sqlite.wal.survey import stream_ends
+from stream_storage.sqlite.wal.check import stream_ends
 
 
 @pytest.mark.parametrize("row", [("words", 0, None, 4), ("words", 0, 1, "four"), (None, 0, 1, 4), (b"words", 0, 1, 4)])

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from stream_storage.commit import apply_read, commit_batch, fail_all
-from stream_storage.contract import Operation
-from stream_storage.engine import SessionSource
+from stream_storage.contract import Operation, SessionSource
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable

@@ -41,8 +41,8 @@ class _State:
 
 
 class MemoryDatabase:
-    """A `stream_storage.engine.SessionSource` in memory. The tables of other packages are in one SQLite database, whose
-    connection all sessions share: there, unlike in the log, readers see changes before they are committed."""
+    """A `contract.SessionSource` in memory. The tables of other packages are in one SQLite database, whose connection
+    all sessions share: there, unlike in the log, readers see changes before they are committed."""
 
     def __init__(self, further_tables: Sequence[Table] = ()) -> None:
         self.committed = _State({}, {}, 0)

@@ -18,7 +18,7 @@ from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, Stre
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.problems import Problem
-from stream_node.node.inside_streams import InsideStream
+from stream_node.node.inside_clients import InsideStream
 from stream_service.extensions import LIST, ListRequest, StreamKey
 from stream_service.names import partition_of, refusal_of_name, stream_address
 from stream_service.workers.readable_stream import ReadableStream

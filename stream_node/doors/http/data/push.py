@@ -28,7 +28,7 @@ from stream_node.doors.http.data.places import (
 )
 from stream_node.doors.http.data.records import read_messages
 from stream_node.doors.http.problems import Problem, problem_of
-from stream_node.node.inside_streams import InsideStream, Stored
+from stream_node.node.inside_clients import InsideStream, Stored
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 
 HEADER_PREFIX = b"stream-header-"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch
+from cardinal_streams.message.messages import Batch, encode
 from stream_client import connect
 from stream_node.doors.dashboard.blocks import ForkBlock, draw_tree, find_reorgs
 from tests.stream_node.doors.dashboard.dashboard_page import get

@@ -20,7 +20,7 @@ from stream_client import connect, set_position
 from stream_node.care import trouble
 from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from stream_node.doors.dashboard import dashboard, history, listing, overview, troubles
-from stream_node.node.repeated_events import RepeatedEvents
+from stream_node.node.logs import RepeatedEvents
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.rows import connection_of
 from tests.block_node.backfill.served_blocks import QUICK, chain, source

@@ -23,7 +23,7 @@ from stream_client import ClientError, PushNotStored, PushUnknown, connect
 from stream_client.blocking import connect as connect_blocking
 from stream_node.doors.http.data.push import _answer
 from stream_node.doors.http.problems import Problem
-from stream_node.node.inside_streams import Stored
+from stream_node.node.inside_clients import Stored
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import may
 from tests.stream_node.doors.http.http_node import HttpNode, http_node

@@ -16,8 +16,16 @@ from ockam.actors.address import Route
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import DELETE, DeleteRequest
-from stream_service.mirror_codec import decode_mirror_page
-from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, Role, RoleRequest
+from stream_service.mirroring import (
+    MIRROR,
+    ROLE,
+    BeMirror,
+    BePrimary,
+    MirrorPull,
+    Role,
+    RoleRequest,
+    decode_mirror_page,
+)
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from stream_storage.history import History

@@ -21,8 +21,7 @@ import trio
 
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
-from stream_service.mirror_codec import decode_mirror_page
-from stream_service.mirroring import MIRROR, MirrorPull
+from stream_service.mirroring import MIRROR, MirrorPull, decode_mirror_page
 from tests.stream_node.fleet.mirror.mirrors import add, contents, follows_to, is_in, request, wait_for
 from tests.stream_node.fleet.mirror.publishing import Publishing, S, data_by_index, seconds_to_confirm
 from tests.support.served import PATIENCE_S, served

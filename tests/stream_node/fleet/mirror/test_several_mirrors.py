@@ -16,9 +16,8 @@ from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
 from stream_node.node.services import stored_streams
 from stream_service.extensions import DELETE, DeleteRequest
-from stream_service.mirror_codec import decode_mirror_page
 from stream_service.mirror_rows import FOLLOWERS_MAX, FORGET_S, FollowerRow, note_follower
-from stream_service.mirroring import MIRROR, AskingMirror, MirrorPull, Role
+from stream_service.mirroring import MIRROR, AskingMirror, MirrorPull, Role, decode_mirror_page
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from stream_storage.contract import Session

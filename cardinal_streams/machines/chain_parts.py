@@ -1,0 +1,259 @@
+"""The parts of `ChainBlocks`: a tree of blocks, the newest part of the chain, and the waiting blocks."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from cardinal_streams.payload import CompleteBatch
+
+
+class TreeNode(msgspec.Struct, eq=False):
+    """A block in a `ChainTree`. Without its contents there is no batch, and no number if the block is known only as a
+    parent. `is_applied`: for a block on the chain, whether the application has it, from this consumer or another."""
+
+    hash: bytes
+    number: int | None
+    parent: bytes | None
+    weight: int
+    batch: CompleteBatch | None
+    is_applied: bool = False
+
+    @classmethod
+    def of(cls, batch: CompleteBatch) -> TreeNode:
+        return cls(batch.hash, batch.number, batch.parent, batch.weight, batch)
+
+    @classmethod
+    def known_by_hash(cls, hash_: bytes, number: int | None = None, weight: int = 0) -> TreeNode:
+        return cls(hash_, number, None, weight, None)
+
+
+class ChainTree:
+    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Unlike the
+    tree of `block_manager`, it has children of missing blocks, weights, and hashes without a block, and drops blocks.
+    Invariant: a node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bytes, TreeNode] = {}
+        self._children: dict[bytes, dict[bytes, TreeNode]] = {}
+
+    def find(self, hash_: bytes) -> TreeNode | None:
+        return self._nodes.get(hash_)
+
+    def add(self, node: TreeNode) -> None:
+        assert node.hash not in self._nodes
+        self._nodes[node.hash] = node
+        self._link(node)
+
+    def fill(self, node: TreeNode, batch: CompleteBatch) -> None:
+        """Stores the contents of a block whose node had only a hash until now."""
+        assert node.parent is None
+        node.number, node.weight, node.parent, node.batch = batch.number, batch.weight, batch.parent, batch
+        self._link(node)
+
+    def remove(self, node: TreeNode) -> None:
+        """Removes a node. Its children stay in the tree, in case the block arrives again."""
+        del self._nodes[node.hash]
+        if node.parent is not None:
+            siblings = self._children[node.parent]
+            del siblings[node.hash]
+            if not siblings:
+                del self._children[node.parent]
+
+    def children(self, hash_: bytes) -> Iterable[TreeNode]:
+        """Returns the children of this hash in the order of arrival. The block itself can be missing."""
+        found = self._children.get(hash_)
+        return tuple(found.values()) if found else ()
+
+    def subtree(self, root: TreeNode) -> list[TreeNode]:
+        """Returns `root` and all its descendants, each parent before its children."""
+        found = [root]
+        # The list grows while it is read, so parents come before their children.
+        for node in found:
+            found.extend(self.children(node.hash))
+        return found
+
+    def best_path(self, root: TreeNode) -> list[TreeNode]:
+        """Returns the path from `root` through its heaviest descendant to a leaf. Of equals, the first to come wins."""
+        if root.hash not in self._children:
+            return [root]
+        # Children come before their parents here, so each node needs one look at its children, however deep the tree
+        # is.
+        heaviest: dict[bytes, int] = {}
+        choice: dict[bytes, TreeNode] = {}
+        for node in reversed(self.subtree(root)):
+            best: TreeNode | None = None
+            for child in self.children(node.hash):
+                if best is None or heaviest[child.hash] > heaviest[best.hash]:
+                    best = child
+            heaviest[node.hash] = node.weight
+            if best is not None:
+                choice[node.hash] = best
+                heaviest[node.hash] = max(node.weight, heaviest[best.hash])
+        path = [root]
+        while (following := choice.get(path[-1].hash)) is not None:
+            path.append(following)
+        return path
+
+    def check(self) -> None:
+        for node in self._nodes.values():
+            assert node.parent is None or self._children[node.parent][node.hash] is node
+        for parent, children in self._children.items():
+            assert children
+            assert all(self._nodes[hash_] is node and node.parent == parent for hash_, node in children.items())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def _link(self, node: TreeNode) -> None:
+        if node.parent is not None:
+            self._children.setdefault(node.parent, {})[node.hash] = node
+
+
+class HeldChain:
+    """The nodes of the newest part of the chain, from the lowest, which can be a hash alone and the common ancestor of
+    a reorg, to the head: at most `removable_max` + 1. Invariant: the parent of each node is the node before it.
+    `_heights` grows by 1 from each to the next."""
+
+    def __init__(self, removable_max: int) -> None:
+        self.removable_max = removable_max
+        self._nodes: deque[TreeNode] = deque()
+        self._heights: dict[bytes, int] = {}
+        self.is_final = False
+
+    @property
+    def head(self) -> TreeNode | None:
+        return self._nodes[-1] if self._nodes else None
+
+    @property
+    def lowest(self) -> TreeNode:
+        return self._nodes[0]
+
+    @property
+    def final_number(self) -> int | None:
+        """The number of the lowest block here, if it is final and its number is known."""
+        return self._nodes[0].number if self.is_final else None
+
+    def restart(self, node: TreeNode, is_final: bool) -> None:
+        self._nodes = deque((node,))
+        self._heights = {node.hash: 0}
+        self.is_final = is_final or self.removable_max == 0
+
+    def push(self, node: TreeNode) -> TreeNode | None:
+        """Adds a node as the new head. Returns the lowest node if it had to leave, else None."""
+        self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
+        self._nodes.append(node)
+        dropped = None
+        # The lowest node leaves if more blocks follow it than reorgs can remove.
+        if len(self._nodes) > self.removable_max + 1:
+            dropped = self._nodes.popleft()
+            del self._heights[dropped.hash]
+        # The lowest block stays final, even if a reorg makes the chain shorter.
+        self.is_final = self.is_final or len(self._nodes) > self.removable_max
+        return dropped
+
+    def push_below(self, node: TreeNode) -> None:
+        assert not self.is_final
+        self._heights[node.hash] = self._heights[self._nodes[0].hash] - 1
+        self._nodes.appendleft(node)
+        self.is_final = len(self._nodes) > self.removable_max
+
+    def cut_above(self, node: TreeNode) -> list[TreeNode]:
+        """Removes the nodes after `node`, up to and including the head, and returns them in ascending order."""
+        removed = self.above(node)
+        for other in removed:
+            self._nodes.pop()
+            del self._heights[other.hash]
+        return removed
+
+    def above(self, node: TreeNode) -> list[TreeNode]:
+        # Heights make the distance known without a search.
+        count = self._heights[self._nodes[-1].hash] - self._heights[node.hash]
+        found = [self._nodes[-1 - index] for index in range(count)]
+        found.reverse()
+        return found
+
+    def check(self) -> None:
+        nodes = list(self._nodes)
+        assert len(nodes) <= self.removable_max + 1
+        assert self._heights.keys() == {node.hash for node in nodes}
+        for below, node in itertools.pairwise(nodes):
+            assert node.parent == below.hash
+            assert node.batch is not None
+            assert self._heights[node.hash] == self._heights[below.hash] + 1
+            assert below.number is None or node.number is None or below.number < node.number
+
+    def __contains__(self, hash_: bytes) -> bool:
+        return hash_ in self._heights
+
+    def __iter__(self) -> Iterator[TreeNode]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+# The heap may have this many entries of removed blocks, plus one more for each waiting block.
+STALE_ENTRIES_MAX = 256
+
+
+class WaitingBlocks:
+    """The waiting blocks (blocks that are not on the chain), with their contents. Invariant: `size_bytes` is the sum of
+    their sizes, and each has an entry in the heap of numbers."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bytes, TreeNode] = {}
+        self._numbers: list[tuple[int, bytes]] = []
+        self.size_bytes = 0
+
+    def put(self, node: TreeNode) -> None:
+        assert node.batch is not None
+        assert node.hash not in self._nodes
+        self._nodes[node.hash] = node
+        self.size_bytes += node.batch.size_bytes
+        heapq.heappush(self._numbers, (node.batch.number, node.hash))
+        # Removed blocks leave their entries behind, so the heap is made anew from time to time.
+        if len(self._numbers) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
+            self._numbers = [(other.number or 0, other.hash) for other in self._nodes.values()]
+            heapq.heapify(self._numbers)
+
+    def remove(self, node: TreeNode) -> None:
+        assert node.batch is not None
+        del self._nodes[node.hash]
+        self.size_bytes -= node.batch.size_bytes
+
+    def highest(self) -> TreeNode:
+        """Returns the block with the highest number. Among equals, the choice depends on the hash alone."""
+        return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
+
+    def up_to(self, number: int) -> list[TreeNode]:
+        """Returns the waiting blocks with at most this number, and removes their entries from the heap. So the caller
+        must remove each block or pass it to `put_off`."""
+        found: dict[bytes, TreeNode] = {}
+        while self._numbers and self._numbers[0][0] <= number:
+            # An entry can be that of a block that was removed.
+            node = self._nodes.get(heapq.heappop(self._numbers)[1])
+            if node is not None:
+                found[node.hash] = node
+        return list(found.values())
+
+    def put_off(self, node: TreeNode, number: int) -> None:
+        """Makes `up_to` return this block again when it is called with `number` or a higher number."""
+        heapq.heappush(self._numbers, (number, node.hash))
+
+    def check(self) -> None:
+        assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
+        assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
+
+    def __contains__(self, hash_: bytes) -> bool:
+        return hash_ in self._nodes
+
+    def __iter__(self) -> Iterator[TreeNode]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
