@@ -201,7 +201,7 @@ class Promotion:
                 f"{row.source_name!r} at {row.source} cannot become a mirror: {NO_ROLES}. {WAY_WITHOUT_FENCE}"
             )
         # A primary that has lost messages may have confirmed others since, which this node would never copy.
-        _check_agrees(each, is_longer=now.role is Role.PRIMARY and now.next_index < end)
+        _check_agrees(each, parts=now.role is Role.PRIMARY and now.next_index < end)
         return now
 
     async def _demote(self, each: Mirror, own_address: str) -> int:
@@ -239,7 +239,7 @@ class Promotion:
                 break
             await trio.sleep(COPY_LOOK_S)
         for each in self._mirrors:
-            _check_agrees(each)
+            _check_agrees(each, parts=each.condition is MirrorCondition.PARTED)
         with first.asking() as remote:
             try:
                 await self._copier.copy_positions(remote)
@@ -248,9 +248,9 @@ class Promotion:
                 logger.warning("mirror_positions_not_copied", stream=self._name, reason=str(error))
 
 
-def _check_agrees(mirror: Mirror, *, is_longer: bool = False) -> None:
-    """Raises Parted if the mirror is longer than its source, or has found other messages there."""
-    if is_longer or mirror.condition is MirrorCondition.PARTED:
+def _check_agrees(mirror: Mirror, *, parts: bool) -> None:
+    """Raises Parted if the mirror parts from its source: it is longer, or has found other messages there."""
+    if parts:
         row = mirror.row
         raise Parted(
             f"{row.source_name!r} at {row.source} does not have all messages of this mirror. Decide which is right; "
