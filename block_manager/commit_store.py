@@ -278,7 +278,7 @@ class CommitStore:
         self._write_count = 0
         with self._mapped_errors("be opened"):
             # The table is missing if the database was opened before this module was imported.
-            transactions.write(lambda connection: connection.execute(CREATE_TABLE))
+            transactions.write(lambda connection: connection.execute(CREATE_TABLE).close())
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
         with self._changing():

@@ -185,13 +185,16 @@ class BlockIterator(Iterator[Block]):
     def __next__(self) -> Block:
         if self._block is None:
             self._block = self._find(self._next_id)
-        while (block := self._block) is not None and block != self._excluded:
+        while (block := self._block) is not None:
+            excluded = self._excluded
+            if excluded is not None and excluded.block_id == block.block_id:
+                break
             # The position at the higher number moves. Numbers increase along every branch, so both positions reach the
             # newest common block; without one, the iteration covers the whole branch.
-            if self._excluded is None or self._excluded.number <= block.number:
+            if excluded is None or excluded.number <= block.number:
                 self._block, self._next_id = None, block.previous_id
                 return block
-            self._excluded = self._find(self._excluded.previous_id)
+            self._excluded = self._find(excluded.previous_id)
         self.close()
         raise StopIteration
 

@@ -1,4 +1,4 @@
-"""Splits the bytes of a stored block into batches of items, while the bytes are read. A batch fits into one message.
+"""Splits the bytes of a block into batches of items, while the bytes are read. A batch fits into one message.
 
     Block = (0x0A length item)*
 
@@ -88,8 +88,9 @@ class ItemJoiner:
 
 
 class ItemSplitter:
-    """Splits the bytes of one block, which arrive in chunks, into batches of items. item_bytes_max: the largest item of
-    a block that was not verified; it has no empty item. None: a stored block. offset: the position of `_waiting`.
+    """Splits the bytes of one block, which arrive in chunks, into batches of items. offset: the position of `_waiting`.
+    item_bytes_max: the largest item of a block from a file, where empty items are errors, too. None: a stored block,
+    whose items were verified.
 
     Invariant: `_waiting` has the beginning of one incomplete item, or nothing. While a large item is returned in
     pieces, `_waiting` is empty, and `_missing_bytes` is the number of bytes of this item that have not arrived.
@@ -163,7 +164,10 @@ class ItemSplitter:
         head = data[at + 1 : at + 1 + LENGTH_BYTES_MAX]
         if len(head) < LENGTH_BYTES_MAX and all(byte >= 0x80 for byte in head):
             return None
-        size_bytes, used = read_varint(head, 0)
+        try:
+            size_bytes, used = read_varint(head, 0)
+        except BlockFormatError as error:
+            raise BlockFormatError(error.what, offset + 1) from error
         if bytes_max is not None and not size_bytes:
             raise BlockFormatError("an item is empty", offset)
         if bytes_max is not None and size_bytes > bytes_max:

@@ -61,7 +61,8 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
 
 class EarlyPublishers(Worker):
-    """Keeps the messages of publishers in its mailbox until the publishing service has started."""
+    """Keeps the messages of publishers in its mailbox until the publishing service has started. As with every mailbox,
+    connections that feed it stop reading while it is full."""
 
     def __init__(self, chain: str) -> None:
         self._chain = chain

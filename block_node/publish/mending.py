@@ -79,7 +79,6 @@ class Mending:
             self._joiner.add(items, piece)
 
     def finish(self, session: MendingSession) -> None:
-        """Passes the block on to be verified. A second end of the same block is ignored."""
         # A second end of the same block is ignored.
         if session is not self._session or not self._joiner.items:
             return

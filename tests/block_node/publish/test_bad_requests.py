@@ -7,6 +7,7 @@ Method: as in test_publishing.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from block_node.blocks.errors import FailureKind
 from block_node.blocks.items import ItemKind, make_item
 from block_node.blocks.keys import SigningKeys
 from block_node.events import NodeFailure, VerificationNotification
+from block_node.node import BlockNode, BlockNodeSettings
 from block_node.protocol import (
     PUBLISH,
     Acknowledgement,
@@ -25,6 +27,7 @@ from block_node.protocol import (
     OpenSession,
     Piece,
     PublishStatus,
+    SessionOpened,
     StreamEnded,
 )
 from block_node.publish.limits import PublishLimits
@@ -32,9 +35,10 @@ from block_node.publish.session import HEADER_TAG
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.protocol import ERROR
-from tests.block_node.publish.samples import VERIFIER, Bench, Publisher, bench, chain_of, spoilt
+from tests.block_node.publish.samples import VERIFIER, Bench, Publisher, address_books, bench, chain_of, spoilt
 
 BLOCK = chain_of(1)[0]
+SERVICE = local("block_publish")
 BIG = make_item(ItemKind.SIGNED_TRANSACTION, bytes(1_000))
 
 Deed = Callable[[Publisher], None]
@@ -288,6 +292,39 @@ async def test_an_opening_that_comes_again_is_answered_by_the_same_session(tmp_p
         assert world.publishing.machine.publishers == 1
         await publisher.open(b"another")
         assert publisher.to != first
+
+
+@pytest.mark.parametrize("is_served", [True, False], ids=["served", "handed over"])
+async def test_openings_before_the_node_is_ready_wait_in_a_mailbox(tmp_path: Path, is_served: bool) -> None:
+    """It is bounded, as every mailbox. Method: a second node in the place of the first, spoken to before it has read
+    which blocks are stored."""
+    async with bench(tmp_path) as world:
+        world.block_node.close()
+        second = BlockNode(
+            world.node,
+            world.runner,
+            BlockNodeSettings(verifier=VERIFIER),
+            now_us=lambda: 0,
+            new_id=map(str, count()).__next__,
+            address_books=address_books(),
+        )
+        publishers = [Publisher(world.node) for _ in range(3)]
+        second.start()
+        for each in publishers:
+            each.send_to(SERVICE, OpenSession(each.address.value))
+        mailbox = world.node.find_mailbox(SERVICE)
+        assert mailbox is not None
+        assert second.publishing is None
+        assert len(mailbox) == 3
+        if is_served:
+            for each in publishers:
+                await each.expect(SessionOpened)
+        else:
+            waiting = second.close()
+            assert [message.return_route for message in waiting] == [(each.address,) for each in publishers]
+            await world.settle()
+            assert second.publishing is None
+        assert not len(mailbox)
 
 
 async def test_too_many_publishers_are_told_so(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_s11_small_large_oversized_and_empty() -> None:
     [
         (b"\x12\x01a", "a block has only items - at byte 0"),
         (b"\x0a\x05ab", "within an item, 3 bytes are missing"),
-        (b"\x0a" + b"\xff" * 11, "more than 64 bits"),
+        (b"\x0a\x01a\x0a" + b"\xff" * 11, "more than 64 bits - at byte 4"),
     ],
 )
 def test_what_is_no_block_is_said(data: bytes, says: str) -> None:
