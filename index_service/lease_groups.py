@@ -295,7 +295,7 @@ class LeaseGroups:
         if request.leave or (member is not None and request.partitions <= member.partitions):
             return None
         if member is None and machine.members >= self.limits.members_max:
-            return Refusal(f"{machine.members} members share this stream already; more are not taken in")
+            return Refusal(f"the group has {machine.members} members; end one, or ask again later", is_passing=True)
         key = request.client_id, request.stream_name
         group, entries = self._groups[key], 1 + max(0, request.partitions - machine.partitions)
         if not self._has_room(group.party, groups=0, entries=entries, spared=key):

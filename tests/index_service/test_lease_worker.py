@@ -233,7 +233,8 @@ async def test_members_groups_and_partitions_have_a_bound_and_make_room_when_the
         first, second = running.member("a", 2), running.member("b", 2)
         await first.renew()
         await second.renew()
-        assert "2 members share this stream already" in await running.refused(LEASE, running.member("c").request())
+        reason = await running.refused_now(LEASE, running.member("c").request())
+        assert "the group has 2 members; end one, or ask again later" in reason
         assert "too many" in await running.refused_now(LEASE, running.member("a", 9, "other").request())
         await running.member("a", 2, "other").renew()
         assert "2 groups share" in await running.refused_now(LEASE, running.member("a", 1, "third").request())
