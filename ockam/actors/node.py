@@ -303,7 +303,7 @@ class Node:
             self._run_ready()
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Calls the function, which must not raise, when the open batch has ended, or now without a batch."""
+        """Calls the function, which must not raise, after the open batch and its workers; without a batch, now."""
         if self.depth:
             self._at_end.append(function)
         else:

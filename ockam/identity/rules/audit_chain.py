@@ -48,7 +48,7 @@ class Seal(NamedTuple):
 class AuditContent(msgspec.Struct):
     """The content of the files of an audit log.
 
-    problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: of all.
+    problems: the first PROBLEMS_MAX texts about changed, missing or moved lines. problem_count: the number of all.
     sealed: the number of lines whose seal is right.
     unsealed: the number of lines of an older version, without a seal.
     cut: the number of lines that a crash or a full disk has cut; their chain went on without them."""
