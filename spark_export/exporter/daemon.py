@@ -106,9 +106,11 @@ def _run_once(exporter: Exporter, on_step: OnStep) -> ExportOutcome | None:
 def _rest(exporter: Exporter, delay_s: float) -> None:
     """Waits until the next start, or until a signal. Raises SparkLost."""
     end_s = time.monotonic() + delay_s
-    exporter.check_alive()
-    while (left_s := end_s - time.monotonic()) > 0 and not exporter.stop.wait(min(left_s, ALIVE_S)):
+    while not exporter.stop.is_set():
         exporter.check_alive()
+        if (left_s := end_s - time.monotonic()) <= 0:
+            break
+        exporter.stop.wait(min(left_s, ALIVE_S))
 
 
 def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:

@@ -40,7 +40,7 @@ OLD_CATALOG = "stream_node"
 @dataclass(frozen=True)
 class OldExport:
     """The contents of an earlier version's ledger. runs: the ranges and the present files of each run.
-    unsure: the runs that a crash interrupted; they may be in the table. losses: rows that a repair gave up."""
+    unsure: the runs that a crash interrupted; only the table's log shows whether it has them. losses: rows that a repair gave up."""
 
     table_id: str
     format: str
@@ -80,7 +80,12 @@ def migrate(
         old, read = _read_ledger(path), path.read_bytes()
 
         log = _open_old(place, options, catalog, old, filesystem, root)
-        runs, rows = _prove(log, old, place)
+        runs = {
+            number: run
+            for number, run in old.runs.items()
+            if number not in old.unsure or log.has_old_run(old.table_id, number)
+        }
+        rows = _prove(log, old, runs, place)
         positions = {each.of: TablePosition(each.end) for number in sorted(runs) for each in runs[number][0]}
         if is_stored:
             # A ledger on a store has no lock, but an exporter writes it before each run.
@@ -172,56 +177,42 @@ def _open_old(
     return log
 
 
-def _prove(log: TableLog, old: OldExport, place: StoreLocation) -> tuple[OldRuns, int]:
-    """Returns the runs that are in the table, and the number of its rows.
+def _prove(log: TableLog, old: OldExport, runs: OldRuns, place: StoreLocation) -> int:
+    """Returns the number of rows in the table. Raises TableRefused if they are not those of the ledger's runs.
 
-    Raises TableRefused if the rows are not those of the runs. Rows that other programs have deleted from a table of
-    Delta or Iceberg may be missing.
+    Rows that other programs have deleted from a table of Delta or Iceberg may be missing.
     """
     rows = TableRows(TableState(0), ())
-    for batch in _old_rows(log, old, place):
+    for batch in _old_rows(log, old, runs, place):
         rows.add(batch)
-    there = defaultdict(list, {found: covered(intervals) for found, intervals in rows.there.items()})
-    # A run that a crash interrupted is in the table if any of its rows is there.
-    runs = {
-        number: run
-        for number, run in old.runs.items()
-        if number not in old.unsure or any(covered([(each.begin, each.end), *there[each.of[:3]]], 2) for each in run[0])
-    }
     wanted = defaultdict[Place, list[Interval]](list)
     for each in (part for ranges, _ in runs.values() for part in ranges):
         wanted[each.of[:3]].append((each.begin, each.end))
     for found in sorted(wanted.keys() | rows.there.keys()):
         exported = covered(covered(wanted[found]), without=covered(old.losses.get(found, [])))
-        repeated = covered(rows.there[found], 2)
-        missing, unexpected = covered(exported, without=there[found]), covered(there[found], without=exported)
+        there, repeated = covered(rows.there[found]), covered(rows.there[found], 2)
+        missing, unexpected = covered(exported, without=there), covered(there, without=exported)
         if unexpected or repeated or (missing and old.format == "parquet"):
             raise TableRefused(
                 f"{found[0]}/{found[1]}: the table has not the rows of its ledger ({total(missing)} are missing, "
                 f"{total(unexpected)} too many, {total(repeated)} there twice); put the whole folder back, "
                 "or export into another one"
             )
-    return runs, rows.count
+    return rows.count
 
 
-def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterator[pa.RecordBatch]:
+def _old_rows(log: TableLog, old: OldExport, runs: OldRuns, place: StoreLocation) -> Iterator[pa.RecordBatch]:
     if old.format != "parquet":
         yield from log.read(["stream", "partition", "era", "index"])
         return
     filesystem, root = open_filesystem(str(place), log.options)
     data = f"{root}/generations/{old.generation:06d}" if place.is_local else f"{root}/data"
-    files = {
-        f"{data}/run={run:06d}/{each.path}": (each, run in old.unsure)
-        for run, (_, found) in old.runs.items()
-        for each in found
-    }
+    files = {f"{data}/run={run:06d}/{each.path}": each for run, (_, found) in runs.items() for each in found}
     listed = filesystem.get_file_info(fs.FileSelector(data, recursive=True)) if place.is_local else ()
     for path in {*files, *(each.path for each in listed if each.path.endswith(".parquet"))}:
         if path not in files:
             raise TableRefused(f"{path} is in the table, and no run of the ledger wrote it: take it out")
-        file, is_unsure = files[path]
-        if is_unsure and not filesystem.get_file_info(path).is_file:
-            continue
+        file = files[path]
         for rows in read_file(filesystem, path, ["partition", "index"]):
             rows = rows.append_column("stream", pa.repeat(pa.scalar(file.stream), rows.num_rows))
             yield rows.append_column("era", pa.repeat(pa.scalar(file.era), rows.num_rows))

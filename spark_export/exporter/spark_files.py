@@ -93,13 +93,16 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         `era` in its pages. Each task has whole ranges of indexes in order.
     is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
     """
-    conf = rows.sparkSession.conf
+    # A streaming query has a session of its own. Otherwise this is a setting of the caller's session meanwhile.
+    conf, bound = rows.sparkSession.conf, str(BATCH_PAGES)
     before = conf.get(BATCH_ROWS)
-    conf.set(BATCH_ROWS, str(BATCH_PAGES))
+    conf.set(BATCH_ROWS, bound)
     try:
         return _write_pages(rows, plan, starts, is_remote)
     finally:
-        conf.set(BATCH_ROWS, before)
+        # If another export at work in this session has set the bound before, it restores what the caller has chosen.
+        if before != bound:
+            conf.set(BATCH_ROWS, before)
 
 
 def _write_pages(rows: Any, plan: FilesPlan, starts: Starts, is_remote: bool) -> Written:

@@ -148,6 +148,9 @@ class DeltaLog(log.TableLog):
             runs = (int(each[log.RUN_KEY]) for each in table.history(later) if each.get(log.PLAN_KEY) == plan.plan_id)
             return next(runs, None)
 
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return self.exists() and (self._open().transaction_version(f"{EARLIER}{old_id}") or 0) >= run
+
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         if self.exists() and RUN in self._load_applications(self._open()):
             return

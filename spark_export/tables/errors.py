@@ -85,7 +85,7 @@ class ExportNodeFailed(ExportError):
 
 
 class ExportStopped(ExportError):
-    """A signal or the caller stopped `run_export`, the call for schedulers such as Airflow.
+    """A signal or the caller stopped an export before its end.
 
     A later export takes the messages that were not published.
     """

@@ -174,6 +174,9 @@ class IcebergLog(log.TableLog):
         found = _properties_of_snapshots(self._table)
         return next((int(each[log.RUN_KEY]) for each in found if each.get(log.PLAN_KEY) == plan.plan_id), None)
 
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return any(each.get(log.RUN_KEY) == f"{old_id}/{run}" for each in _properties_of_snapshots(self._open()))
+
     def adopt(self, old_id: str, runs: log.OldRuns, positions: Positions) -> None:
         table = self._open()
         if log.RUN_KEY in table.properties:

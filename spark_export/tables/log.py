@@ -181,6 +181,10 @@ class TableLog(ABC):
         """
 
     @abstractmethod
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
+
+    @abstractmethod
     def adopt(self, old_id: str, runs: OldRuns, positions: model.Positions) -> None:
         """Takes over an earlier version's export with the id `old_id`: sets the positions. Can be repeated."""
 

@@ -144,6 +144,9 @@ class ParquetFolderLog(log.TableLog):
         later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
         return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
 
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return (self._generation() / f"run={run:06d}").is_dir()
+
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         if not (self.folder / IDENTITY).exists():
             write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())

@@ -166,6 +166,23 @@ def test_a_run_that_a_crash_left_counts_where_the_table_has_it(earlier: World) -
     assert world.run().rows == 6
 
 
+def test_a_run_that_a_crash_left_counts_also_without_its_rows(earlier: World) -> None:
+    """Goal: rows that somebody has deleted do not come back. Method: all rows of the last run, which is in the log."""
+    world = take(earlier, "delta")
+    with closing(sqlite3.connect(world.folder / "ledger.sqlite")) as ledger:
+        ledger.execute("UPDATE runs SET state = 'written' WHERE id = 3")
+        ledger.commit()
+        rows = ledger.execute(
+            "SELECT stream, partition, start_index, end_index FROM ranges WHERE run_id = 3"
+        ).fetchall()
+    table = pytest.importorskip("deltalake").DeltaTable(str(world.folder / "messages"))
+    for stream, partition, begin, end in rows:
+        table.delete(f'stream = \'{stream}\' AND partition = {partition} AND "index" >= {begin} AND "index" < {end}')
+    assert export_child(world, "migrate").returncode == 0
+    assert world.run().run_id is None
+    assert len(world.rows()) == 37
+
+
 def test_a_run_whose_files_were_all_merged_is_taken_over(tmp_path: Path) -> None:
     """Method: the generation of a compaction, in which only the second run has a folder."""
     log = open_table(parse_place(tmp_path / "lake"), "parquet")

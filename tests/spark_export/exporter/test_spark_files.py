@@ -4,8 +4,12 @@ that a task runs, without Spark, on batches that are cut anywhere.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +18,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 
-from spark_export.exporter.spark_files import Starts, write_rows
+from spark_export.exporter.spark_files import BATCH_PAGES, BATCH_ROWS, Starts, write_files, write_rows
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import HEADERS, ROWS
 from spark_export.tables.errors import RangeIncomplete
@@ -61,6 +65,31 @@ def test_rows_that_the_table_has_are_left_out(tmp_path: Path) -> None:
         IndexRange(A, 3, 6, last_us=US + 5),
         IndexRange(B, 5, 7, lost=5, last_us=US + 6),
     ]
+
+
+def test_the_setting_of_the_session_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: two writes in one session, of which the first one ends first; the session is a stand-in."""
+    chosen: Any = {BATCH_ROWS: "10000"}
+    conf = SimpleNamespace(get=chosen.get, set=chosen.__setitem__)
+    rows, going = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf)), [threading.Event(), threading.Event()]
+    entered = threading.Semaphore(0)
+
+    def write(rows: Any, plan: Any, *more: Any) -> Written:
+        assert chosen[BATCH_ROWS] == str(BATCH_PAGES)
+        entered.release()
+        assert going[plan].wait(10)
+        return Written()
+
+    monkeypatch.setattr("spark_export.exporter.spark_files._write_pages", write)
+    with ThreadPoolExecutor(2) as threads:
+        writes = []
+        for number in range(2):
+            writes.append(threads.submit(write_files, rows, number, {}))  # type: ignore[arg-type]
+            assert entered.acquire(timeout=10)
+        for event, each in zip(going, writes, strict=True):
+            event.set()
+            each.result(10)
+    assert chosen == {BATCH_ROWS: "10000"}
 
 
 def test_a_task_in_the_middle_of_a_range_records_no_loss(tmp_path: Path) -> None:

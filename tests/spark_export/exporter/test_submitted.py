@@ -108,3 +108,7 @@ def test_a_daemon_without_its_spark_says_so(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(SparkLost, match="submit the daemon again"):
         run_daemon(exporter, every_s=60)
+    # A signal that ends both is no failure.
+    with world.client() as client:
+        client.create(world.stream)
+    assert run_daemon(exporter, every_s=60, on_outcome=lambda outcome: exporter.stop.set()).runs == 1
