@@ -47,10 +47,11 @@ _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
 NUMBER_MAX = 2**64 - 1
 
 
-def read_items(path: Path) -> Iterator[Item]:
-    """Yields the complete items of a block file. Raises BlockFileError at damage; some items before it may be lost."""
+def read_items(path: Path, *, batch_bytes: int = READ_BYTES) -> Iterator[Item]:
+    """Yields the complete items of a block file. Raises BlockFileError at damage; some items before it may be lost.
+    batch_bytes: how many bytes of items are collected before the first of them is yielded."""
     joiner = ItemJoiner()
-    for batch in read_batches(path, batch_bytes=READ_BYTES):
+    for batch in read_batches(path, batch_bytes=batch_bytes):
         joiner.add(batch.items, batch.piece)
         if not joiner.is_in_item:
             yield from joiner.take()

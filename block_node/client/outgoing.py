@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from block_node.blocks.errors import BlockFileError, BlockFormatError
-from block_node.blocks.files import read_batches
+from block_node.blocks.files import read_batches, read_items
 from block_node.blocks.items import Item, read_header
 from block_node.item_splitting import ItemBatch, split_items
 
 CHUNK_BYTES = 512 * 1024
 """Far below a node's limit of unread bytes, and large compared with the other bytes of a message."""
+HEADER_BYTES = 512
+"""More than a header has. For the number of a block, little of its file is read; damage further on is found later."""
 
 
 class OutgoingBlock:
@@ -41,7 +43,7 @@ class OutgoingBlock:
         BlockFileError if the file cannot be read or is not a block."""
         path = Path(path)
         try:
-            number = read_header(next(read_batches(path, batch_bytes=CHUNK_BYTES)).items[0]).number
+            number = read_header(next(read_items(path, batch_bytes=HEADER_BYTES))).number
         except BlockFormatError as error:
             raise BlockFileError(f"{path} does not begin with a block's header: {error}") from error
         except StopIteration:

@@ -17,9 +17,9 @@ from tests.block_node.client.chains import chain
 from tests.support.served import served
 
 
-async def publish(client: BlockClient, path: Path) -> None:
+async def publish(client: BlockClient, block: OutgoingBlock) -> None:
     async with client.publisher() as publisher:
-        await publisher.send(OutgoingBlock.from_file(str(path)))
+        await publisher.send(block)
 
 
 def test_a_compressed_block_with_a_plain_name_is_told(tmp_path: Path) -> None:
@@ -36,7 +36,8 @@ async def test_a_file_that_is_cut_short_is_an_error_of_who_gave_it(tmp_path: Pat
     write_block(whole, block.items)
     cut.write_bytes(whole.read_bytes()[:-10])
     async with served(tmp_path / "data", log_level="error") as running, connect(running.address) as client:
+        given = OutgoingBlock.from_file(str(cut))
         with pytest.raises(BlockFileError, match="ends within an item"):
-            await publish(client, cut)
-        await publish(client, whole)
+            await publish(client, given)
+        await publish(client, OutgoingBlock.from_file(str(whole)))
         assert (await client.get())[1] == block.root
