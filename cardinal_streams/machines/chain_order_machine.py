@@ -62,8 +62,8 @@ class ReorgEnd(msgspec.Struct, frozen=True):
 class ChainOrder:
     """The chain order machine: it takes complete blocks and returns the heaviest chain; see the module's docstring.
 
-    `start`: the block after which the chain continues; the application has this block and all its ancestors. Without
-    `start` the chain begins with the first block that arrives, and blocks before that one are never added or removed.
+    `start`: the block after which the chain continues; the application has this block and its ancestors, but none with
+    a number below `first_number`. Without `start` the chain begins with the first block that arrives.
     `wanted`: by block number, the only hash that is accepted for this number.
 
     Invariant: the invariant of `ChainBlocks` holds."""
@@ -75,6 +75,7 @@ class ChainOrder:
         *,
         wanted: Mapping[int, bytes] | None = None,
         limits: ChainLimits = DEFAULT_CHAIN_LIMITS,
+        first_number: int = 0,
     ) -> None:
         if reorg_threshold < 0:
             raise ValueError(f"the reorg threshold is {reorg_threshold}")
@@ -82,11 +83,11 @@ class ChainOrder:
         self._wanted = dict(wanted or {})
         self._state = ChainBlocks(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
-        self._has_start = start is not None
         # The blocks of the running reorg, or None. A value is True if this reorg delivered the block first.
         self._reported: RecentMap[bytes, bool] | None = None
         if start is not None:
             self._state.begin_at(TreeNode.known_by_hash(start.hash, start.number, start.weight))
+            self._state.first_number = first_number
 
     @property
     def head(self) -> Start | None:
@@ -310,10 +311,8 @@ class ChainOrder:
         ):
             self._refuse_number(batch, events)
             return
-        # The application has the start block and all its ancestors.
         state.tree.fill(lowest, batch)
-        lowest.is_applied = self._has_start
-        bases = [lowest, *state.join_below(lowest, self._has_start)]
+        bases = [lowest, *state.join_below(lowest)]
         state.sink(events)
         # Children were added while the number of their parent was unknown. Now the order of numbers can be checked.
         for base in bases:

@@ -14,14 +14,13 @@ from cardinal_streams.payload import CompleteBatch
 
 class TreeNode(msgspec.Struct, eq=False):
     """A block in a `ChainTree`. Without its contents there is no batch, and no number if the block is known only as a
-    parent. `is_applied`: for a block on the chain, whether the application has it, from this consumer or another."""
+    parent."""
 
     hash: bytes
     number: int | None
     parent: bytes | None
     weight: int
     batch: CompleteBatch | None
-    is_applied: bool = False
 
     @classmethod
     def of(cls, batch: CompleteBatch) -> TreeNode:

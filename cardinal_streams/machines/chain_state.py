@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Iterator
 
 from cardinal_streams.limits import ChainLimits, RecentMap
@@ -21,9 +22,11 @@ class Fate(enum.Enum):
 
 class ChainBlocks:
     """The newest part of the chain and the waiting blocks (of forks, or without a parent); also the fates of other
-    blocks. Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from
-    the chain outweighs the blocks that it would replace, except from the beginning of a reorg until the head is as
-    heavy as before."""
+    blocks. `first_number`: the application has the blocks of the chain from this number on, and none below.
+
+    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from the chain
+    outweighs the blocks that it would replace, except from the beginning of a reorg until the head is as heavy as
+    before."""
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits
@@ -34,6 +37,7 @@ class ChainBlocks:
         self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
+        self.first_number = math.inf
 
     def begin_at(self, node: TreeNode) -> None:
         self.tree.add(node)
@@ -76,7 +80,6 @@ class ChainBlocks:
         final: list[TreeNode] = []
         for node in path[1:]:
             self.waiting.remove(node)
-            node.is_applied = True
             lowest = self.chain.push(node)
             if lowest is not None:
                 final.append(lowest)
@@ -86,7 +89,9 @@ class ChainBlocks:
         self.added += len(path) - 1
         self.removed += len(replaced)
         self.depth_max = max(self.depth_max, len(replaced))
-        events.append(ChainUpdate(applied_batches(replaced), applied_batches(path[1:])))
+        removed = self._applied(replaced)
+        self.first_number = min(self.first_number, path[1].number or 0)
+        events.append(ChainUpdate(removed, self._applied(path[1:])))
         # A final block leaves the memory, and forks that begin at it can never win.
         for node in final:
             self.tree.remove(node)
@@ -115,9 +120,9 @@ class ChainBlocks:
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
-    def join_below(self, lowest: TreeNode, is_applied: bool) -> Iterator[TreeNode]:
+    def join_below(self, lowest: TreeNode) -> Iterator[TreeNode]:
         """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one,
-        until the lowest is final. Yields each node that joins. `is_applied`: whether the application has them."""
+        until the lowest is final. Yields each node that joins."""
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
@@ -127,7 +132,6 @@ class ChainBlocks:
                 self.tree.add(below)
             else:
                 self.waiting.remove(below)
-                below.is_applied = is_applied
             self.chain.push_below(below)
             yield below
             node = below
@@ -244,7 +248,8 @@ class ChainBlocks:
             if fate is not Fate.BANNED:
                 del self.fates[other_hash]
         # The application has nothing to undo for blocks up to the ancestor's number.
-        removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        removed = self._applied(other for other in cut if other.number is not None and other.number > number)
+        self.first_number = min(self.first_number, number + 1)
         self.removed += len(removed)
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
@@ -269,6 +274,7 @@ class ChainBlocks:
                 heaviest = max(other.weight for other in path[1:])
                 assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
 
-
-def applied_batches(nodes: Iterable[TreeNode]) -> tuple[CompleteBatch, ...]:
-    return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)
+    def _applied(self, nodes: Iterable[TreeNode]) -> tuple[CompleteBatch, ...]:
+        """Returns those of these blocks of the chain that the application has."""
+        batches = (node.batch for node in nodes)
+        return tuple(batch for batch in batches if batch is not None and batch.number >= self.first_number)

@@ -87,7 +87,11 @@ class ChainConsumer(RereadingConsumer):
         self._needed_before = checkpoint.needed
         # The number of the first block of a chain that began without a start block.
         self._first_number: int | None = None
-        self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
+        # The lowest number of a block that the application has finished, also before a restart.
+        self._first_done = math.inf if checkpoint.start is None else checkpoint.first_number
+        self._chain = ChainOrder(
+            checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain, first_number=checkpoint.first_number
+        )
         self._reorgs = reorg_machine.ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
@@ -215,6 +219,9 @@ class ChainConsumer(RereadingConsumer):
         while finished is not event:
             finished = self._unfinished.popleft()
             self._reverted = self._reverts.pop(id(finished), self._reverted)
+            # A chain can fork before its first block.
+            first = finished.number + 1 if isinstance(finished, Revert) else finished.added[0].number
+            self._first_done = min(self._first_done, first)
         # The next consumer continues after the last block that the application has now.
         if isinstance(event, Revert):
             self._start = Start(event.hash, event.number, event.weight)
@@ -259,6 +266,7 @@ class ChainConsumer(RereadingConsumer):
             read=read,
             needed=self._reread.needed(needed_blocks, self._normal.has_finished),
             given_up=self._normal.given_up(),
+            first_number=0 if self._start is None else int(self._first_done),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:

@@ -341,7 +341,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `given_up`: by hash, where the blocks begin that were given up after a long silence. If another message of such a
     block comes, the block is read again.
     `created`: when each source was created, in microseconds since 1970, if the transport says it. A source that was
-    created at another time is another stream, in which the offsets mean nothing."""
+    created at another time is another stream, in which the offsets mean nothing.
+    `first_number`: the application has no block with a lower number, because the chain began without a start block."""
 
     start: Start | None
     position: dict[str, int] = {}
@@ -352,6 +353,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     needed: tuple[bytes, ...] = ()
     created: dict[str, int] = {}
     given_up: dict[bytes, dict[str, int]] = {}
+    first_number: int = 0
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ CHECKPOINTS = st.builds(
     finished_reorgs=st.lists(HASHES, max_size=3).map(tuple),
     read=POSITIONS,
     needed=st.lists(HASHES, max_size=3).map(tuple),
+    created=POSITIONS,
+    first_number=NUMBERS,
 )
 GOOD = msgspec.json.decode(format_checkpoint(Checkpoint(start=Start(bytes(32), 1, 2), position={"a:0": 1})))
 
@@ -36,6 +38,15 @@ GOOD = msgspec.json.decode(format_checkpoint(Checkpoint(start=Start(bytes(32), 1
 @given(CHECKPOINTS)
 def test_it_comes_back(checkpoint: Checkpoint) -> None:
     assert parse_checkpoint(format_checkpoint(checkpoint)) == checkpoint
+
+
+def test_the_first_number_is_where_earlier_versions_do_not_look() -> None:
+    """They refuse a text with another field, and compare the times in `created` with those of the sources they read."""
+    text = format_checkpoint(Checkpoint(start=Start(bytes(32), 9, 2), position={"a:0": 1}, first_number=7))
+    found = msgspec.json.decode(text)
+    assert found.pop("created") == f"first_number:{U64_MAX}=7"
+    assert found == GOOD | {"start": found["start"]}
+    assert parse_checkpoint(msgspec.json.encode(found)).first_number == 0
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import CheckpointTaken
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.events import ChainUpdate, LeftOut, Stalled
+from cardinal_streams.produce.publishing import ChainBlock, publish
 from stream_client import list_positions
-from tests.cardinal_streams.chains import EVERYTHING, Ledger, hashes, read_all, served_transport
+from tests.cardinal_streams.chains import EVERYTHING, Ledger, blocks_of, hashes, read_all, served_transport
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of
 from tests.cardinal_streams.test_bounds import rows_of
 from tests.cardinal_streams.world import GENESIS, producer_of
@@ -80,3 +81,30 @@ def test_a_chain_without_a_start_begins_with_its_lowest_block_and_tells_what_com
     assert [names(event.added) for event in events if isinstance(event, ChainUpdate)] == [["b2"], ["b3"], ["b4"]]
     assert consumer.receive(*records[1][0], "default:0", 3) == [LeftOut(hash_of("b1"), 1)]
     consumer.check()
+
+
+@pytest.mark.parametrize("keeps_chain", [False, True])
+async def test_a_chain_without_a_start_removes_only_what_it_has_added(keeps_chain: bool, tmp_path: Path) -> None:
+    """Goal: after restarts, too, an application undoes only blocks that it was given. Method: the chain begins with o3
+    and o4. In three more lives, it leaves and finds again the fork at o1, where o2 belongs to neither at first."""
+    old, fork = blocks_of("o", "g", 1, 4), blocks_of("n", "o1", 2, 3, bonus=5)
+    async with served_transport(tmp_path / "node", partitions=1) as (_, transport):
+
+        async def life(*sent: ChainBlock) -> list[tuple[list[str], list[str]]]:
+            found = []
+            async with publish(EVERYTHING, transport) as publisher:
+                await publisher.send(sent)
+            chain = tmp_path / "chain" if keeps_chain else None
+            store = None if keeps_chain else NodeCheckpoints(transport.client, "reader")
+            async with consume(EVERYTHING, transport, store, chain_store=chain, stop_at_end=True) as updates:
+                async for update in updates:
+                    found.append((names(update.removed), names(update.added)))
+                    update.done()
+            return found
+
+        assert await life(*old[2:]) == [([], ["o3"]), ([], ["o4"])]
+        assert await life(old[1], *fork) == [(["o3", "o4"], ["n2", "n3", "n4"])]
+        assert await life(*blocks_of("o", "o4", 5, 1, bonus=50)) == [(["n2", "n3", "n4"], ["o2", "o3", "o4", "o5"])]
+        assert await life(*blocks_of("n", "n4", 5, 1, bonus=90)) == [
+            (["o2", "o3", "o4", "o5"], ["n2", "n3", "n4", "n5"])
+        ]
