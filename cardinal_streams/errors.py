@@ -87,12 +87,12 @@ class SimulationError(CardinalError):
 
 
 class CheckpointError(CardinalError):
-    """A text is not a checkpoint that a consumer saved."""
+    """A text is not a checkpoint that a consumer of this application saved."""
 
 
 class CheckpointTaken(CardinalError):
-    """Another consumer has saved a checkpoint under the same client id since this consumer began. Two consumers of one
-    name would skip each other's updates. This consumer has saved nothing."""
+    """Another consumer has saved a checkpoint under the same client id, or in the same file, since this consumer began.
+    Two consumers of one name would skip each other's updates. This consumer has saved nothing."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(f"another consumer saves its position as {client_id!r}; give each consumer a name of its own")

@@ -135,10 +135,13 @@ class NodeCheckpoints:
 
 class FileCheckpoints:
     """A `CheckpointStore` in one file, for consumers that do not read from a node. Each save replaces the file as a
-    whole and durably. Raises OSError, and `CheckpointError` if the file has no valid checkpoint."""
+    whole and durably. Of two consumers with one file, the second that saves gets `CheckpointTaken`. Raises OSError, and
+    `CheckpointError` if the file has no valid checkpoint."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        # The texts of this consumer that can be in the file; None before the first `load` or `save`.
+        self._last: tuple[bytes | None, ...] | None = None
 
     async def load(self) -> Checkpoint | None:
         return await to_thread.run_sync(self._load)
@@ -147,14 +150,25 @@ class FileCheckpoints:
         await to_thread.run_sync(self._save, format_checkpoint(checkpoint))
 
     def _load(self) -> Checkpoint | None:
-        try:
-            text = self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        return parse_checkpoint(text)
+        text = self._read()
+        self._last = (text,)
+        return None if text is None else parse_checkpoint(text)
 
     def _save(self, text: bytes) -> None:
+        before = self._read()
+        # The text in the file must be ours: two consumers of one file would skip each other's updates.
+        if before is not None and self._last is not None and before not in self._last:
+            raise CheckpointTaken(str(self.path))
+        # If the write fails, the file has either this text or the one before.
+        self._last = (before, text)
         write_durably(self.path, text)
+        self._last = (text,)
+
+    def _read(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
 
 
 def checkpoint_stream(client_id: str) -> str:

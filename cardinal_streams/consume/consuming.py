@@ -27,7 +27,7 @@ import msgspec
 from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.consume.consumption import Consumption, OnEvent
-from cardinal_streams.errors import ChainStoreMismatch
+from cardinal_streams.errors import ChainStoreMismatch, CheckpointError
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.events import (
     ChainUpdate,
@@ -368,6 +368,13 @@ async def _known(
     created = await transport.created(topics)
     if checkpoint is None:
         return Checkpoint(start=start, created=created)
+    # Another application's chain has a head that no block of this chain follows.
+    read_topics = {split_source(source)[0] for source in checkpoint.read}
+    if checkpoint.start is not None and read_topics and read_topics.isdisjoint(topics):
+        raise CheckpointError(
+            f"the checkpoint is of another application, which reads {', '.join(sorted(read_topics))}, and this one "
+            f"reads {', '.join(topics)}; give this consumer a client id or a file of its own"
+        )
     # A checkpoint without the time at which a source was created is from an older version of this program.
     remade = {
         source: offset

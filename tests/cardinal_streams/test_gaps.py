@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import trio
 
-from cardinal_streams.consume.checkpoints import NodeCheckpoints
+from cardinal_streams.application import Application
+from cardinal_streams.consume.checkpoints import FileCheckpoints, NodeCheckpoints
 from cardinal_streams.consume.consuming import consume
-from cardinal_streams.errors import CheckpointTaken
+from cardinal_streams.errors import CheckpointError, CheckpointTaken
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.events import ChainUpdate, LeftOut, Stalled
 from cardinal_streams.produce.publishing import ChainBlock, publish
+from cardinal_streams.transports.file_transport import FileTransport
 from stream_client import list_positions
 from tests.cardinal_streams.chains import EVERYTHING, Ledger, blocks_of, hashes, read_all, served_transport
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of
@@ -68,6 +70,40 @@ async def test_a_missing_message_is_named_and_a_late_one_heals(tmp_path: Path, m
         with pytest.raises(CheckpointTaken, match="another consumer saves its position as 'reader'"):
             await other.save(GENESIS)
         assert await store.load() == GENESIS
+
+
+async def test_two_consumers_of_one_file_do_not_skip_updates_of_each_other(tmp_path: Path) -> None:
+    """As over a node: the one that saves second ends, and the file has what the first one has finished."""
+    transport, path = FileTransport(tmp_path / "recording"), tmp_path / "position"
+    async with publish(EVERYTHING, transport) as publisher:
+        await publisher.send(blocks_of("o", "g", 1, 4))
+    async with consume(EVERYTHING, transport, FileCheckpoints(path), start=GENESIS.start) as first:
+        (await anext(first)).done()
+        await first.save()
+        async with consume(EVERYTHING, transport, FileCheckpoints(path), start=GENESIS.start) as second:
+            (await anext(second)).done()
+            (await anext(second)).done()
+            await second.save()
+        (await anext(first)).done()
+        saved = path.read_bytes()
+        with pytest.raises(CheckpointTaken, match=r"another consumer saves its position as '.*position'"):
+            await first.save()
+        assert path.read_bytes() == saved
+        # The end of the block saves once more. Without the file, there is nothing that it could replace.
+        path.unlink()
+    transport.close()
+
+
+async def test_the_position_of_another_application_is_refused(tmp_path: Path) -> None:
+    """Its head is no block of this chain, which would wait for a child of it for ever."""
+    other = Application("digits", "digits", (), reorg_threshold=4)
+    async with served_transport(tmp_path) as (_, transport):
+        async with publish(EVERYTHING, transport) as publisher:
+            await publisher.send(blocks_of("o", "g", 1, 2))
+        await read_all(transport, Ledger(), "reader")
+        with pytest.raises(CheckpointError, match="of another application, which reads default, ta, tb"):
+            async with consume(other, transport, NodeCheckpoints(transport.client, "reader"), stop_at_end=True):
+                pass
 
 
 def test_a_chain_without_a_start_begins_with_its_lowest_block_and_tells_what_comes_below() -> None:
