@@ -127,7 +127,7 @@ def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
         # A lease that the source has given has no holder here.
         seal = seal_of(lease_storage.lease_fences.name, (*key, fence, None, 0))
         session.execute(lease_storage.SET_FENCE, (fence, None, 0, seal, *key))
-    lease_storage.raise_floor(session, max([now_us, *(floor for floor, _ in session.execute(lease_storage.FLOOR))]))
+    lease_storage.raise_floor(session, now_us)
 
 
 def list_fences(

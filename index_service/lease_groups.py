@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,12 +18,12 @@ import structlog
 from index_service.accesses import PositionRow
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
 from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine, StoredLease
-from index_service.lease_storage import StoredLeases, WriteLeases, load_leases
+from index_service.lease_storage import StoredLeases, WriteLeases, forget_leases, load_leases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.storage import SetPosition
 from ockam.quotas.limits import share_of
-from stream_storage.contract import Do
-from stream_storage.errors import StorageBusy, StorageError
+from stream_storage.contract import Do, DoLittle
+from stream_storage.errors import StorageBusy, StorageClosed, StorageError
 from stream_storage.runner import Runner
 
 logger = structlog.get_logger(__name__)
@@ -49,12 +50,13 @@ class Refusal(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct):
     """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
     the requests that wait for these rows. `party` is the party for which the group counts, see `LeaseGroups.lease`.
-    `writing` is the number of its database writes that are under way. `moves` is the `LeaseMachine.moves` that was last
-    reported. `entries` is the group's part of `LeaseGroups._entries`."""
+    `used_s` is the time of the last request. `writing` is the number of its database writes that are under way. `moves`
+    is the `LeaseMachine.moves` that was last reported. `entries` is the group's part of `LeaseGroups._entries`."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
     party: str
+    used_s: float
     writing: int = 0
     moves: int = 0
     entries: int = 0
@@ -182,9 +184,13 @@ class LeaseGroups:
         is_old = row.ttl_ms is not None and now_s < self._served_since_s(row.stream_name) + row.ttl_ms / 1000
         return row.holder if is_old else None
 
-    def sweep(self, keys: Iterable[GroupKey], spared: GroupKey | None = None) -> None:
-        """Removes members of these groups that have not renewed their leases in time, and removes groups without
-        members from memory, except `spared`, for which a request is being served."""
+    def sweep(self, keys: Iterable[GroupKey], spared: GroupKey | None = None, *, for_room: bool = False) -> None:
+        """Removes members of these groups that have not renewed their leases in time. Removes groups without members,
+        except `spared`, for which a request is being served.
+
+        for_room: removes them at once. Otherwise a group stays for the time to live after its last request: a member
+            that is being connected again may still save with the leases that it had.
+        """
         now_s = self._monotonic_s()
         for key in keys:
             group = self._groups.get(key)
@@ -196,21 +202,27 @@ class LeaseGroups:
                 # A group with rows to write leaves the memory after the write.
                 if changes:
                     self._write(key, group.machine, changes, partial(self._swept, key))
-                elif key != spared:
+                elif key != spared and (for_room or now_s >= group.used_s + self.limits.ttl_s):
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """Logs a failed write of a sweep, and removes the group from memory if it has no members. After a failure, the
-        ended leases are still on disk, and expire after the next start of the node."""
-        if isinstance(result, Refusal):
-            logger.warning("lease_sweep_failed", reason=str(result.error))
+        """Logs a failed write of a sweep, and removes the group if it has no members. After a failure, the ended leases
+        are still on disk, and expire after the next start of the node."""
+        _log_failure(None if isinstance(result, WriteLeases) else result.error)
         self._forget_idle(key)
 
     def _forget_idle(self, key: GroupKey) -> None:
-        """Removes a group from memory if it has no members and no database write of the group is under way."""
+        """Removes a group from memory and from the database, if it has no members and no database write of the group is
+        under way. Otherwise a client that invents names would fill the disk."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None and not group.machine.members and not group.writing:
             self._remove(key)
+            if group.machine.size:
+                # Fences rise more slowly than time, so a fence above the present time comes from elsewhere.
+                work = partial(forget_leases, client_id=key[0], stream_name=key[1], fence_max=self._now_us())
+                # A node that stops leaves the rows for its next start.
+                with suppress(StorageClosed):
+                    self._storage.submit_write(DoLittle(work, lambda operation: _log_failure(operation.error)))
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
         """Removes the groups of some streams from memory, because their rows are no longer those that this object
@@ -247,7 +259,9 @@ class LeaseGroups:
         def go(found: LeaseMachine | Refusal) -> None:
             on_refused(found) if isinstance(found, Refusal) else work(found)
 
-        group = self._groups.get(key)
+        group, now_s = self._groups.get(key), self._monotonic_s()
+        if group is not None:
+            group.used_s = now_s
         if group is not None and group.machine is not None:
             work(group.machine)
         elif group is not None and len(group.waiting) < WAITING_MAX:
@@ -256,7 +270,7 @@ class LeaseGroups:
             reason = f"{WAITING_MAX} requests wait for this group to be read; ask again later"
             on_refused(Refusal(reason, is_passing=True))
         elif self._has_room(party, groups=1, entries=0):
-            self._groups[key] = group = Group(None, [go], party)
+            self._groups[key] = group = Group(None, [go], party, now_s)
             self._groups_of[party] += 1
             load = partial(load_leases, client_id=key[0], stream_name=key[1])
             self._storage.submit_read(Do(load, partial(self._loaded, key, group)))
@@ -333,7 +347,7 @@ class LeaseGroups:
             # A party at its own share gets room by its own groups only. To sweep all would stop the node for long, each
             # time that a client asks again.
             own = [key for key, group in self._groups.items() if group.party == party]
-            self.sweep(own if self._fits("", groups, entries) else self.keys, spared)
+            self.sweep(own if self._fits("", groups, entries) else self.keys, spared, for_room=True)
         return False
 
     def _fits(self, party: str, groups: int, entries: int) -> bool:
@@ -402,3 +416,8 @@ class LeaseGroups:
             on_done(operation if refusal is None else refusal)
 
         return written
+
+
+def _log_failure(error: StorageError | None) -> None:
+    if error is not None:
+        logger.warning("lease_sweep_failed", reason=str(error))

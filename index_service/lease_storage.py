@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select, update
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, select, update
 from sqlalchemy.schema import CreateTable
 
 from index_service.lease_machine import StoredLease
 from stream_storage.contract import Operation, Session
 from stream_storage.schema import metadata
 from stream_storage.seal import check_sealed, seal_column, seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, replacing, upsert
 
 Key: TypeAlias = tuple[str, str, int]
 """The key of a position and of a fence: client id, stream name, partition."""
@@ -30,21 +30,23 @@ lease_fences = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The table of fences: one row for each partition that has ever been leased.
+"""The table of fences: one row for each partition that members have leased, or had leased until recently.
 
 fence: the highest fence given so far.
 holder: the member that has the lease, or NULL.
 ttl_ms: the time to live of the lease, in milliseconds: a holder can use it at most this long after a restart.
 
-Rows are never deleted, because a deleted row would let the fences of its partition begin at 1 again. Then a member that
-lost its lease long ago could save again with its old fence, as soon as a new lease gets the same number.
+A row is only deleted in a transaction that raises the floor to its fence (`forget_leases`). Otherwise the fences of its
+partition would begin at 1 again. Then a member that lost its lease long ago could save again with its old fence, as
+soon as a new lease gets the same number.
 """
 
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""A table with at most one row, whose fence is lower than every new fence. A restore or a repair writes the row, since
-a restored database does not contain the fences that were given after its backup."""
+"""A table whose highest row has the floor: each new fence is higher. There are two rows if two nodes of a cluster have
+raised the floor at the same time, until the next raise. The deletion of fences raises the floor. So does a restore or a
+repair, since a restored database does not contain the fences that were given after its backup."""
 
 _insert = upsert(lease_fences)
 WRITE_FENCE = compiled(
@@ -63,7 +65,7 @@ _LOAD = compiled(
     .where(*_of_group)
     .order_by(lease_fences.c.partition)
 )
-FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal))
+FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal).order_by(lease_floor.c.fence.desc()))
 _FENCE = compiled(
     select(*lease_fences.c["fence", "holder", "ttl_ms", "seal"]).where(
         *_of_group, lease_fences.c.partition == bindparam("partition")
@@ -80,8 +82,14 @@ SET_FENCE = compiled(
     ),
     *("fence", "holder", "ttl_ms", "seal", "client_id", "stream_name", "of_partition"),
 )
-_CLEAR_FLOOR = compiled(delete(lease_floor))
-_SET_FLOOR = compiled(insert(lease_floor), "fence", "seal")
+_SET_FLOOR = replacing(lease_floor, "fence")
+_CLEAR_FLOORS = compiled(delete(lease_floor).where(lease_floor.c.fence < bindparam("fence")), "fence")
+_FORGET = compiled(
+    delete(lease_fences).where(
+        *_of_group, lease_fences.c.holder.is_(None), lease_fences.c.fence <= bindparam("fence_max")
+    ),
+    *("client_id", "stream_name", "fence_max"),
+)
 _CREATE_TABLES = [compiled(CreateTable(table, if_not_exists=True)) for table in (lease_fences, lease_floor)]
 FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
 """What an operator does if the row of a fence is damaged."""
@@ -111,6 +119,20 @@ def load_leases(session: Session, client_id: str, stream_name: str) -> StoredLea
         0 if floor is None else int(floor[0]),
         max((ttl_ms for _, _, holder, ttl_ms, _ in found if holder is not None), default=0),
     )
+
+
+def forget_leases(session: Session, client_id: str, stream_name: str, fence_max: int) -> None:
+    """Deletes the rows of one client id on one stream that have no holder, and raises the floor to their fences.
+
+    fence_max: a row with a higher fence stays. The floor is that of all groups, so one damaged or foreign row must not
+        raise it without bound.
+    """
+    rows = load_leases(session, client_id, stream_name).rows
+    fences = [row.fence for row in rows if row.holder is None and row.fence <= fence_max]
+    if fences:
+        raise_floor(session, max(fences))
+        # A row that another node of the cluster has written meanwhile has a holder or a higher fence, and stays.
+        session.execute(_FORGET, (client_id, stream_name, max(fences)))
 
 
 class WriteLeases(Operation):
@@ -197,10 +219,11 @@ def raise_fences(session: Session, floor: int) -> None:
         fence = max(fence + 1, floor)
         seal = seal_of(lease_fences.name, (*key, fence, holder, ttl_ms))
         session.execute(SET_FENCE, (fence, holder, ttl_ms, seal, *key))
-    raise_floor(session, max([floor, *(known for known, _ in session.execute(FLOOR))]))
+    raise_floor(session, floor)
 
 
 def raise_floor(session: Session, floor: int) -> None:
-    """Writes the floor, above which all new fences are. Call it inside a transaction."""
-    session.execute(_CLEAR_FLOOR)
+    """Raises the floor, above which all new fences are, unless it is higher already. Call it inside a transaction."""
+    floor = max([floor, *(known for known, _ in session.execute(FLOOR))])
     session.execute(_SET_FLOOR, (floor, seal_of(lease_floor.name, (floor,))))
+    session.execute(_CLEAR_FLOORS, (floor,))

@@ -30,7 +30,7 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ttl_s: how long a lease lasts after its last renewal, in seconds.
     members_max, partitions_max: the largest numbers of members and of partitions of one group.
-    groups_max: the largest number of groups in memory. A group without members counts until the next sweep. One party
+    groups_max: the largest number of groups in memory. A group without members counts until it is removed. One party
         can have its share (`ockam.quotas.limits.share_of`) of this number, and of `entries_max`.
     entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
         memory.

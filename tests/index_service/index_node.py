@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.protocol import ERROR, Protocol, is_failure
 from ockam.transport.remote_streams import RemoteStreams
-from stream_storage.contract import Operation, Session, ignore_done
+from stream_storage.contract import Do, Operation, Session, ignore_done
 from tests.support.databases import execute_text, open_database
 from tests.support.storage.inline_runner import InlineRunner
 
@@ -100,6 +100,14 @@ class IndexNode:
         self.runner.submit_write(operation)
         await self.runner.wait_idle()
         assert operation.error is None, operation.error
+
+    async def read(self, work: Callable[[Session], Q]) -> Q:
+        """What a function finds in the database."""
+        operation = Do(work, ignore_done)
+        self.runner.submit_read(operation)
+        await self.runner.wait_idle()
+        assert operation.error is None, operation.error
+        return operation.result
 
     def member(self, member_id: str, partitions: int = 4, client_id: str = "c", stream_name: str = "s") -> Member:
         return Member(self, member_id, partitions, client_id, stream_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from index_service.extensions import (
     Lease,
     LeaseRequest,
     PositionKey,
+    SaveStatus,
     SetRequest,
 )
 from index_service.lease_groups import LeaseGroups
+from index_service.lease_storage import load_leases
 from index_service.limits import FAILURE_DELAY_S, SWEEP_GROUPS_MAX, TEXT_BYTES_MAX, LeaseLimits
 from index_service.protocol import INDEX, GetIndex
 from index_service.requests import read_extension
@@ -273,6 +276,61 @@ async def test_groups_are_forgotten_and_their_fences_are_not(tmp_path: Path, aut
         await trio.sleep(3 * TTL_S + 0.1)
         assert running.service.statistics().leases.groups == 0
         assert {lease.fence for lease in (await running.member("b").renew()).leases} == {2}
+
+
+async def test_groups_without_members_leave_nothing_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Goal: a client that invents names does not fill the disk, and no fence is given twice, over a restart, too.
+    Method: groups that leave or fall silent beside one that stays; then somebody saves with a deleted fence."""
+    invented, given = [f"invented {number}" for number in range(6)], list[int]()
+    async with index_node(tmp_path) as running:
+
+        async def stored() -> set[str]:
+            names = ["kept", *invented]
+            return {
+                name
+                for name in names
+                if (await running.read(partial(load_leases, client_id="c", stream_name=name))).rows
+            }
+
+        kept = running.member("k", stream_name="kept")
+        await kept.renew()
+        for number, name in enumerate(invented):
+            member = running.member("a", stream_name=name)
+            for _ in range(number):
+                await member.renew(without=range(4))
+            await member.renew()
+            given += member.fences().values()
+            if number % 2:
+                await member.leave()
+        assert max(given) > 1
+        assert await stored() == {"kept", *invented}
+        for _ in range(9):
+            await trio.sleep(TTL_S / 3)
+            await kept.renew()
+        assert await stored() == {"kept"}
+        assert kept.fences() == dict.fromkeys(range(4), 1)
+        refused = await running.ask(FENCED_SAVE, FencedSave(1, "c", invented[0], 0, 5, 1))
+        assert refused.status is SaveStatus.FENCED
+    async with index_node(tmp_path) as running:
+        for name in invented:
+            member = running.member("b", stream_name=name)
+            await member.renew()
+            assert min(member.fences().values()) > max(given)
+
+
+async def test_a_member_that_is_connected_again_can_save_with_the_lease_that_it_had(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The end of its connection has ended its leases, and its save was on the way."""
+    async with index_node(tmp_path) as running:
+        other, member = running.member("k", stream_name="kept"), running.member("a")
+        await other.renew()
+        await trio.sleep(0.9 * TTL_S)
+        await member.renew()
+        running.service.groups.leave(("c", "s"), "a")
+        await trio.sleep(0.9 * TTL_S)
+        saved = await running.ask(FENCED_SAVE, FencedSave(1, "c", "s", 0, 5, member.fences()[0]))
+        assert (saved.status, saved.index) == (SaveStatus.OK, 5)
 
 
 async def test_a_group_that_only_an_operator_touched_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -6,7 +6,14 @@ import pytest
 from sqlalchemy import String, bindparam, column, func, literal, select, text
 from sqlalchemy.types import NullType
 
-from index_service.lease_storage import lease_fences
+from index_service.lease_storage import (
+    WRITE_FENCE,
+    fence_row,
+    forget_leases,
+    lease_fences,
+    load_leases,
+    raise_floor,
+)
 from stream_storage.contract import Append
 from stream_storage.errors import StorageReadOnly
 from stream_storage.seal import seal_of
@@ -47,6 +54,21 @@ def test_one_statement_for_many_rows_is_as_one_after_the_other(source: Source) -
             last.get(key) for key in keys
         ]
         assert session.find_many(_GET_LEASE, []) == []
+
+
+def test_deleted_fences_leave_the_floor_above_them(source: Source) -> None:
+    """A row with a holder stays, and so does one whose fence is above the highest that may become the floor."""
+    rows = [(0, 3, None), (1, 7, "holder"), (2, 5, None), (3, 1_000, None)]
+    with writing(source) as session:
+        session.execute_many(WRITE_FENCE, [fence_row(("c", "s", at), fence, who, 9) for at, fence, who in rows])
+        session.execute_many(WRITE_FENCE, [fence_row(("c", "t", 0), 6, None, 9)])
+        forget_leases(session, "c", "s", 100)
+        raise_floor(session, 4)
+    with reading(source) as session:
+        kept = load_leases(session, "c", "s")
+        assert [(row.partition, row.fence) for row in kept.rows] == [(1, 7), (3, 1_000)]
+        assert kept.floor == 5
+        assert len(load_leases(session, "c", "t").rows) == 1
 
 
 _insert = upsert(lease_fences)
