@@ -5,12 +5,10 @@
      "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
      "finished_reorgs": [{"ancestor": "0x…"}],
      "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…",
-     "given_up": {"0x…": "topic:partition=offset;…"}}
+     "given_up": {"0x…": "topic:partition=offset;…"}, "first_number": 3}
 
-Positions have the form of resumption tokens (see the module `resumption`). `created` and `given_up` can be left out.
-
-`Checkpoint.first_number` is in `created`, as if it were the time of a source (`FIRST_NUMBER`). Programs of earlier
-versions refuse a text with a field that they do not know, and ignore the times of sources that they do not read."""
+Positions have the form of resumption tokens (see the module `resumption`). `created`, `given_up` and `first_number` can
+be left out."""
 
 from __future__ import annotations
 
@@ -24,8 +22,6 @@ from cardinal_streams.machines.events import Checkpoint, OpenReorg, Start
 from cardinal_streams.resumption import format_token, parse_token
 
 VERSION = 1
-FIRST_NUMBER = f"first_number:{U64_MAX}"
-"""The source in `created` that stands for `Checkpoint.first_number`. No partition has so high a number."""
 _WEIGHT = re.compile("0x[0-9a-f]{1,64}")
 _HASH = re.compile(f"0x[0-9a-f]{{{2 * HASH_BYTES}}}")
 
@@ -61,15 +57,14 @@ class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
     needed: list[str] = []
     created: str | msgspec.UnsetType = msgspec.UNSET
     given_up: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    first_number: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _READER = msgspec.json.Decoder(CheckpointText)
 
 
 def format_checkpoint(checkpoint: Checkpoint) -> bytes:
-    start, created = checkpoint.start, dict(checkpoint.created)
-    if checkpoint.first_number:
-        created[FIRST_NUMBER] = checkpoint.first_number
+    start = checkpoint.start
     return msgspec.json.encode(
         CheckpointText(
             version=VERSION,
@@ -80,8 +75,9 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             finished_reorgs=[FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
             read=format_token(checkpoint.read),
             needed=[_hex(hash_) for hash_ in checkpoint.needed],
-            created=format_token(created) if created else msgspec.UNSET,
+            created=format_token(checkpoint.created) if checkpoint.created else msgspec.UNSET,
             given_up={_hex(hash_): format_token(each) for hash_, each in checkpoint.given_up.items()} or msgspec.UNSET,
+            first_number=checkpoint.first_number or msgspec.UNSET,
         )
     )
 
@@ -107,7 +103,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         finished_reorgs=tuple(_hash(each.ancestor) for each in found.finished_reorgs),
         read=read,
         needed=tuple(map(_hash, found.needed)),
-        first_number=created.pop(FIRST_NUMBER, 0),
+        first_number=_number(found.first_number or 0),
         created=created,
         given_up=given_up,
     )
