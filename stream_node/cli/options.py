@@ -50,7 +50,6 @@ def _asked(ctx: typer.Context, ask: Callable[[StreamClient], Iterable[str]]) -> 
     from stream_node.cli.commands import take
     from stream_node.cli.contexts import ContextError, resolve_target
     from stream_node.cli.request_options import RequestOptions, reaching, services_of
-    from stream_node.cli.values import UsageError
 
     given = take(RequestOptions, dict(ctx.params))
     node = ctx.params.get("node") or os.environ.get("STREAM_NODE_ADDRESS")

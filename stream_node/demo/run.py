@@ -201,7 +201,7 @@ class Demo:
         await self._wait_confirmed(1.0)
 
     async def _wait_confirmed(self, part: float) -> None:
-        """Waits until a fraction of the input is confirmed: of the lines that are not held back (HELD_BACK)."""
+        """Waits until a fraction of the input is confirmed, or all lines that are not held back (HELD_BACK)."""
         wanted = part * len(self._lines)
         while True:
             confirmed = sum(map(len, self._pushes)) - self._unconfirmed()

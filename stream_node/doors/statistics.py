@@ -7,7 +7,7 @@ import msgspec
 
 class HttpStatistics(msgspec.Struct, frozen=True):
     """The counts since the start; `open`, `clients` and `body_bytes` are those of now. closed: by reason.
-    requests: the answered ones, by status. clients: identities, each with its host, with a client inside the node."""
+    requests: the answered ones, by status. clients: how many identities, each with its host, have one in the node."""
 
     open: int
     accepted: int

@@ -203,7 +203,7 @@ class StreamRate(msgspec.Struct, frozen=True):
 
 class ConsumerRate(msgspec.Struct, frozen=True):
     """One consumer of one stream. partitions: those with a position. members: those that hold leases. messages_per_s:
-    the rise of its positions; None as above. is_beyond_end: whether a position is beyond the end."""
+    the rise of its positions; None after one reading, or if it is new. is_beyond_end: whether a position is."""
 
     client: str
     stream: str
@@ -295,7 +295,8 @@ CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
     "lag": lambda row: row.lag,
     "name": lambda row: 0,
 }
-"""The values by which rows are sorted, the largest first, for each sort key; then by name, or by lag."""
+"""The values by which rows are sorted, the largest first, for each sort key; equal rows by name. Consumers have no
+size, so the other keys sort them by lag."""
 
 
 def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeRates:

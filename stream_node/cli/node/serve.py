@@ -126,7 +126,8 @@ def serve(
 
 
 class _LoadedAtUse(ModuleType):
-    """Loads a module when one of its names is used, which `importlib.util.LazyLoader` does at the second import."""
+    """Stands for a module until one of its names is used. `importlib.util.LazyLoader` would load it when it is imported
+    a second time."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:

@@ -59,8 +59,8 @@ class Check(NamedTuple):
 
 
 class MonitoringCommand(TyperCommand):
-    """The command `status`. With --check, every error ends it with 3 (unknown): monitoring programs read 1 and 2 as the
-    state of the node."""
+    """The command `status`. With --check, a mistake in the command or a lost node ends it with 3 (unknown): monitoring
+    programs read 1 and 2 as the state of the node."""
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
         is_check = any(each.partition("=")[0] == "--check" for each in args)

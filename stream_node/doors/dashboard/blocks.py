@@ -209,7 +209,8 @@ def first_of_each(blocks: Iterable[ForkBlock]) -> list[ForkBlock]:
 
 
 def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
-    """Returns the blocks, given in order of arrival, that are heavier than all before and fork off the heaviest one."""
+    """Returns the reorgs among blocks in order of arrival. A reorg is a block that is heavier than all before it and
+    does not continue the heaviest of them."""
     known: dict[bytes, ForkBlock] = {}
     head: ForkBlock | None = None
     turns = []

@@ -51,8 +51,8 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
 
 
 def check_host(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem without a valid Host, or if it names another node. Names are checked if `http_hosts` is set, or
-    if the node was called at a loopback address."""
+    """Raises Problem if the header Host is not valid, or names another host than this node. Names are checked only if
+    `http_hosts` is set, or if the node was called at a loopback address."""
     sent = request.headers.getlist("host")
     host = host_of(sent[0]) if len(sent) == 1 else None
     if host is None:
