@@ -295,8 +295,7 @@ CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
     "lag": lambda row: row.lag,
     "name": lambda row: 0,
 }
-"""The values by which rows are sorted, the largest first, for each sort key; equal rows by name. Consumers have no
-size, so the other keys sort them by lag."""
+"""The values by which rows are sorted, largest first; equal ones by name. Other keys sort consumers by lag."""
 
 
 def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeRates:

@@ -209,8 +209,7 @@ def first_of_each(blocks: Iterable[ForkBlock]) -> list[ForkBlock]:
 
 
 def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
-    """Returns the reorgs among blocks in order of arrival. A reorg is a block that is heavier than all before it and
-    does not continue the heaviest of them."""
+    """Returns the reorgs: blocks, in order of arrival, heavier than all before them and no child of the heaviest."""
     known: dict[bytes, ForkBlock] = {}
     head: ForkBlock | None = None
     turns = []

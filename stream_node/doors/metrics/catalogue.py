@@ -172,8 +172,7 @@ def _count(snapshot: Snapshot) -> Values:
 
 
 def _lasting(snapshot: Snapshot, kind: TroubleKind) -> dict[tuple[str, ...], float]:
-    """Returns how long the longest troubles of one kind last, by their subjects; the longest of the others has the
-    subject OTHERS, so that an alert misses none."""
+    """Returns how long each trouble of one kind lasts, by its subject: the longest, and the next longest as OTHERS."""
     troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
     found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
     for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
