@@ -19,15 +19,7 @@ import msgspec
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.block_reader import BlockReader, ReadBlock
-from block_node.blocks.chain import (
-    BlockResult,
-    ChainState,
-    Claim,
-    check_claims,
-    check_link,
-    check_number,
-    settle_roots,
-)
+from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims, check_link, check_number, settle_roots
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate, in_order, names_of
 from block_node.blocks.items import Item

@@ -20,14 +20,7 @@ from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, re
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace, mark_damaged
 from stream_storage.contract import Do, DoLittle, Session, StreamRecord, ignore_done
-from stream_storage.errors import (
-    CommitUnsettled,
-    DatabaseCorrupt,
-    DatabaseLost,
-    DiskFull,
-    StorageClosed,
-    StorageError,
-)
+from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DatabaseLost, DiskFull, StorageClosed, StorageError
 from stream_storage.runner import Runner
 
 EVICT_BLOCKS = 16

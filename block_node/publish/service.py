@@ -379,11 +379,8 @@ class PublishSession(PublisherSession, Worker):
 
     def demand(self, message: Message) -> Demand | None:
         """Only the publisher that opened the session may use it, through the same connection."""
-        return (
-            Demand(Right.BLOCK_PUBLISH, self._service.store.chain)
-            if message.return_route[:1] == self.route[:1]
-            else None
-        )
+        is_its_own = message.return_route[:1] == self.route[:1]
+        return Demand(Right.BLOCK_PUBLISH, self._service.store.chain) if is_its_own else None
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
         last_block = self._machine.last_block

@@ -11,14 +11,7 @@ import trio
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.persist.schema import NUMBER_MAX
-from block_node.protocol import (
-    DuplicateBlock,
-    EndStream,
-    Piece,
-    PublishResponse,
-    PublishStatus,
-    StreamEnded,
-)
+from block_node.protocol import DuplicateBlock, EndStream, Piece, PublishResponse, PublishStatus, StreamEnded
 from block_node.publish.mending import Mending
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session_machine import Action, InvalidPublishRequest, PublisherState
