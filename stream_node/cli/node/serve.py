@@ -126,7 +126,7 @@ def serve(
 
 
 class _LoadedAtUse(ModuleType):
-    """Stands for a module until one of its names is used. `LazyLoader` would load the module at its second import."""
+    """Stands for a module until a name of it is used. `importlib.util.LazyLoader` would load it at a second import."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
