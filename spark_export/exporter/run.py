@@ -266,6 +266,8 @@ class Exporter:
 
     def _check_written(self, plan: FilesPlan, written: Written) -> None:
         """Raises ExportError if the files of a run must not be committed."""
+        # The tasks of a small step can end before their progress is asked for.
+        self._check_stop()
 
     def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
         failpoint("before_commit")

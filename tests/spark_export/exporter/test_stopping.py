@@ -19,6 +19,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.history import history_of
+from spark_export.exporter.inline import PROGRESS_INTERVAL_S
 from spark_export.exporter.run import Exporter
 from spark_export.tables.errors import ExportStopped
 from tests.spark_export.doors import door
@@ -58,9 +59,11 @@ def test_told_to_end_while_tasks_write(world: World, command: str, number: signa
     world.assert_whole()
 
 
-def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claim: the tasks of a run that is interrupted say nothing more. Method: a task is held until the run has begun to
-    end, and then ends early; the errors of threads that nobody takes."""
+@pytest.mark.parametrize("held_s", [0.0, 2.5 * PROGRESS_INTERVAL_S])
+def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch, held_s: float) -> None:
+    """Claim: nothing is committed after a signal, and the tasks say nothing more. Method: a task is held until the run
+    is told to end; it ends well before the run notices this, or early after it; the errors of threads that nobody
+    takes."""
     world.push(100)
     begun, go_on, lost = threading.Event(), threading.Event(), list[object]()
 
@@ -78,7 +81,7 @@ def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest
             exporter.stop.set()
             with pytest.raises(TimeoutError):
                 # The run waits for its tasks.
-                run.result(0.1)
+                run.result(held_s)
             go_on.set()
             with pytest.raises(ExportStopped):
                 run.result(PATIENCE_S)
@@ -86,6 +89,7 @@ def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest
     world.with_exporter(main)
     gc.collect()
     assert lost == []
+    assert [each.state for each in history_of(world.settings.place()).load_runs(5)] == ["failed"]
 
 
 @pytest.mark.parametrize("again", [False, True])
