@@ -65,8 +65,8 @@ class ForkChoice:
         self._keep_blocks = keep_blocks
         self._orphans_max = orphans_max
         self.head = None if store_name is None else manager.head(store_name)
-        # The head may lack a reference: `add_store` gives none to a block with a child in memory, and another
-        # `ForkChoice` may have released that of the head.
+        # The head may lack a reference: `add_store` gives no reference to a block with a child in memory, and another
+        # `ForkChoice` may have released the reference of the head.
         if self.head is not None and manager.get_reference_count(self.head.block_id).external == 0:
             manager.ref_block(self.head.block_id)
         self._tips = {} if self.head is None else {self.head.block_id: self.head}

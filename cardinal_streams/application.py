@@ -80,8 +80,8 @@ class Application:
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
     def tracked(self, chosen: Tracked | None = None) -> Tracked:
-        """Returns the entries of blocks that a consumer receives: those of `chosen`, or by default those of the
-        prefixes with `tracked` true; all entries if every prefix is tracked."""
+        """Returns the entries of blocks that a consumer receives: `chosen`, or by default the entries of all prefixes
+        whose `tracked` is true. If every prefix is tracked, these are all entries."""
         patterns: Iterable[str] = (prefix.pattern for prefix in self.prefixes if prefix.tracked)
         if all(prefix.tracked for prefix in self.prefixes):
             patterns = (".*",)

@@ -85,8 +85,7 @@ def copy_positions(
     node may get other messages there. A fence is never lowered.
 
     created: the creation time of each partition of the source whose messages this node has, in microseconds since 1970.
-        Every other partition that this node has keeps its positions and fences: those of the source belong to other
-        messages.
+        Every other partition of this node keeps its positions and fences, because the source has other messages there.
     follows: returns whether the stream with this id is a mirror. A stream that was promoted after the source was asked
         keeps its positions and fences, too: it gives the indexes before such a position to new messages.
     """

@@ -46,7 +46,7 @@ class MemberWatch:
         self.is_stopping = False
 
     def watch(self, message: Message, request: LeaseRequest) -> None:
-        """Watches the connection by which a request has come, and no longer that of the member's earlier request."""
+        """Watches the connection of a request, and no longer the connection of the member's earlier request."""
         key = request.client_id, request.stream_name, request.member_id
         origin, now_s = message.origin, self._monotonic_s()
         self._forget_silent(now_s)

@@ -74,8 +74,8 @@ def is_extension(payload: bytes) -> bool:
 
 
 def read_plain(payload: bytes) -> tuple[Request, Access]:
-    """Decodes a request of the specification's protocols. Returns it, and the get or save of a position that it
-    asks for. Raises ProtocolError if the request is not valid, and BeyondLimit if it exceeds a limit."""
+    """Decodes a request of the specification's protocols. Returns the request, and the get or save for which it asks.
+    Raises ProtocolError if the request is not valid, and BeyondLimit if it exceeds a limit."""
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
     index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None

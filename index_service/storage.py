@@ -197,7 +197,7 @@ def merge_positions(session: Session, other: Session) -> None:
 
 
 def find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, ...] | None]:
-    """Returns the row of each key: the columns of a `StoredPosition` and the checksum (not compared), or None."""
+    """Returns the row of each key: the columns of a `StoredPosition` and the unchecked checksum; None: no row."""
     return dict(zip(keys, session.find_many(_FIND, list(map(_row, keys))), strict=True))
 
 

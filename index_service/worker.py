@@ -104,7 +104,7 @@ class IndexService:
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
         """Ends the leases of a member that can send no more requests. `message`: its last request."""
-        # The node that keeps the leases of the stream ends them, be it this one or another.
+        # This node or another one keeps the leases of the stream, and that node ends them.
         if self.remote_streams is None or not self.is_kept_elsewhere(request.stream_name):
             # A node that fails closes its storage before its connections.
             with suppress(StorageClosed):

@@ -38,7 +38,7 @@ class ClientError(Exception):
     def __init_subclass__(
         cls, *, fault: Fault | None = None, retriable: bool | None = None, in_doubt: bool | None = None, **others: Any
     ) -> None:
-        """An argument that a subclass leaves out is inherited. `others`: those of its other base classes."""
+        """An argument that a subclass leaves out is inherited. `others`: the arguments of other base classes."""
         super().__init_subclass__(**others)
         # What is inherited is not set here: of several base classes, the first that sets a value counts.
         if fault is not None:

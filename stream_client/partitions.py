@@ -100,8 +100,8 @@ class PushWindow:
 
 
 class ByPartition(Generic[T]):
-    """One object, such as a publisher, for each existing partition of a stream. It chooses that of each message:
-    by its key; without a key, the partitions take turns."""
+    """One object, such as a publisher, for each existing partition of a stream. A message's key chooses the object; for
+    messages without a key, the partitions take turns."""
 
     def __init__(
         self,

@@ -244,7 +244,7 @@ def _follow(
     if given_up is not None and not gives_up_fence:
         raise mirror_rows.FenceUnfinished(f"the stream {given_up.fence_text()}")
     if row is not None:
-        # What is known of the former source says nothing about the end of the new source.
+        # The known end of the former source says nothing about the new source.
         kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
         if row.follows and (row.source, row.source_name) == (to.source, to.stream_name):
             kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}

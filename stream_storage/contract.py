@@ -218,9 +218,9 @@ class Log(Protocol):
         index."""
 
     def cut_from(self, stream_id: int, index: int) -> int:
-        """Deletes the messages from `index` on, and returns their number. `index` becomes the next index: only here,
-        indexes are assigned again. For a copy whose last messages are not those of its source. Callers cut many
-        messages in several short calls, from the end. Raises UnknownStreamId."""
+        """Deletes the messages from `index` on, and returns their number. `index` becomes the next index, so new
+        messages get the deleted indexes. A copy needs this when its last messages differ from its source. Callers cut
+        many messages in several short calls, from the end. Raises UnknownStreamId."""
 
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Deletes the messages below `index`, and returns their number. The next index does not change. Callers delete
@@ -329,7 +329,7 @@ class Session(Protocol):
 
 
 class Upkeep:
-    """The work that a database needs between commits, in the writing thread; here that of a database which needs none.
+    """The work that a database needs between commits, in the writing thread. This base class does nothing.
     `after_commit` and `make_room` return None, or a fatal error, after which nothing more may be written.
 
     checkpoints, checkpoint_failures: the numbers of all and of failed checkpoints of the write-ahead log.

@@ -66,7 +66,7 @@ def left_in_this_boot(directory: Path) -> bool:
 
 
 def check_locks(directory: Path) -> None:
-    """Raises NoLocks if the file system has no locks as SQLite takes them, which SQLite would report as a database in
+    """Raises NoLocks if the file system lacks the locks that SQLite needs. SQLite would say that the database is in
     use. Locks a nameless file: a lock on the database itself would end when its descriptor is closed."""
     try:
         with tempfile.TemporaryFile(dir=directory) as probe:

@@ -166,7 +166,7 @@ class NodeReplaced(StorageError):
 
 
 class MemberFenced(NodeReplaced):
-    """The error of writing after another member of the cluster, or a new process of its name, has taken over."""
+    """The error of writing after another member of the cluster, or a new process of this member, has taken over."""
 
     def __init__(self) -> None:
         StorageError.__init__(

@@ -161,7 +161,7 @@ async def do(submit: Callable[[Operation], None], work: Callable[[Session], T]) 
 
 
 async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
-    """Waits until an operation is completed. Raises its error. begin: submits the operation with this `on_done`."""
+    """Waits until an operation is completed. Raises its error. begin: takes a callback, and submits the operation."""
     found: list[Made] = []
     ended = trio.Event()
 

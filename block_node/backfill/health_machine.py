@@ -148,7 +148,7 @@ class Health:
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Records a failure. It starts a pause, twice as long each time, but a failure during a pause changes none."""
+        """Records a failure. Outside of a pause, the failure starts one, which is twice as long each time."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason

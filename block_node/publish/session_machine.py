@@ -118,7 +118,7 @@ class MessageMissing(Exception):
 
 
 class SessionMachine:
-    """in_item: whether the first piece of an item has come, but not the last. next_sequence: that of the next message.
+    """in_item: whether an item has begun and not ended. next_sequence: the sequence number of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """

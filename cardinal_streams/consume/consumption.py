@@ -69,8 +69,8 @@ class Feed:
         position: Mapping[str, int],
         on_change: Callable[[], None],
     ) -> None:
-        """Reads page after page, each when the one before was taken. An error ends the reading, and is stored in
-        `error`. If a reorg channel was deleted, the next channel of that name is read from its beginning."""
+        """Reads the next page whenever a page was taken. An error ends the reading, and is stored in `error`. If a
+        reorg channel was deleted, the next channel of that name is read from its beginning."""
         with self.scope:
             try:
                 while not self.ended:
@@ -355,7 +355,7 @@ class Consumption(Generic[M, T]):
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
 
     def _item_of(self, event: object) -> T | None:
-        """Returns the item that this event of the machine becomes; None for an event that becomes none."""
+        """Returns the item that an event of the machine becomes; None for an event without an item."""
         raise NotImplementedError
 
     async def _deliver(self, item: T) -> None:

@@ -339,7 +339,7 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes a block of a running reorg. It joins if its parent is the head, with descendants that came earlier."""
+        """Takes a block of a running reorg. A child of the head joins the chain, with its known descendants."""
         state, told, head = self._state, self._reported, self._state.chain.head
         assert told is not None
         assert head is not None

@@ -100,8 +100,8 @@ class ChainBlocks:
         self.sink(events)
 
     def weigh(self, branches: list[list[TreeNode]], events: list[ChainEvent]) -> None:
-        """Adopts the heaviest of these branches, paths from a block of the chain, if it outweighs what it would
-        replace."""
+        """Adopts the heaviest of these branches if it outweighs the blocks that it would replace. Each branch is a path
+        from a block of the chain."""
         best: list[TreeNode] | None = None
         best_weight = 0
         for branch in branches:

@@ -56,7 +56,7 @@ NOTHING_READ = Reread({}, ())
 
 
 class RereadingConsumer:
-    """The reassembler of the normal feed (the application's topics), and what was read of which source."""
+    """The reassembler of the normal feed (the application's topics), and the offsets read so far, by source."""
 
     def __init__(
         self, tracked: Tracked, checkpoint: Checkpoint, limits: ConsumerLimits, *, keeps_oldest: bool = False

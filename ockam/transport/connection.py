@@ -573,7 +573,7 @@ class Connection(Worker):
     # The memory of this connection.
 
     def _origin(self, wire: Wire) -> Origin:
-        # Another member of the cluster has checked what it sends here, and its answers wait for nobody.
+        # Another member of the cluster has checked these messages, and answers over a link are not held back.
         if self.link is not None:
             return HERE
         return Origin(

@@ -312,7 +312,7 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
-        # What clients send over HTTP counts at their own connections, and links are shared by clients.
+        # Requests over HTTP count at the HTTP connections of their clients, and a link has messages of many clients.
         if link is None and (wire is not None or identity is None):
             self.roster.begin(connection, peer, trio.current_time())
         # A connection that we make may be ready only after the node has begun to stop.

@@ -1,8 +1,8 @@
 """Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
-If both are given, the messages were written with the schemas of the registry, and are converted to that of the option
-by the Avro specification's rules for schema resolution. READERS replace the readers of logical types of `fastavro`,
-which refuse the whole message for a time outside Python's range, and change values that the type does not allow.
+If both are given, the registry has the schemas of the messages, and the messages are converted to the schema of the
+option by the Avro specification's rules. READERS replace the readers of logical types of `fastavro`, which refuse the
+whole message for a time outside Python's range, and change values that the type does not allow.
 """
 
 from __future__ import annotations

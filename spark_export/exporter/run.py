@@ -337,8 +337,8 @@ class Exporter:
         return history
 
     def _progress_reporter(self, left: Sequence[IndexRange]) -> Callable[[int, int], None]:
-        """Returns a function that reports the progress of the whole export, given that of the current step, and raises
-        ExportStopped."""
+        """Returns a function that takes the progress of the current step, and reports the progress of the whole export.
+        It raises ExportStopped."""
         steps = self._steps
         rows, data_bytes = sum(each.rows for each in steps), sum(each.data_bytes for each in steps)
         planned = rows + sum(each.rows for each in left), data_bytes + sum(each.size_bytes for each in left)

@@ -106,7 +106,7 @@ def _latest_us(log: TableLog, stream: str) -> int:
     """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
 
     The clock of the node can be, or can have been, ahead of the clock here. So the times of the rows count, too, and
-    that of the last exported message, whose row may have been removed. Delta's log has milliseconds.
+    the time of the last exported message, whose row may have been removed. Delta's log has milliseconds.
     """
     positions = [each for of, each in log.load().positions.items() if of.stream == stream]
     times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]

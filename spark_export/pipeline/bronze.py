@@ -142,7 +142,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(self._table, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the positions of the tables that a query makes are in these tables."""
+        """Does nothing: the tables that a query makes contain their own positions."""
 
 
 def find_ends(log: TableLog) -> Ends:

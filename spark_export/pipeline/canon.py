@@ -4,9 +4,9 @@ The result equals that of `cardinal_streams.ChainOrder` without a limit for the 
 the order of the blocks. At each fork, the branch with the heaviest block wins; of equal ones, the branch whose heaviest
 block was stored first.
 
-Blocks that descend from the same root form a component. The canonical chain is in the component of the start block if
-one is given, else in that of a genesis block, whose parent hash is all zeros, else in that with the most blocks. Blocks
-that would connect the other components to the chain are missing.
+Blocks that descend from the same root form a component. The canonical chain is in the component of the start block, if
+one is given. Otherwise it is in the component of a genesis block, whose parent hash is all zeros; without a genesis
+block, in the component with the most blocks. Blocks that would connect the other components to the chain are missing.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class SinkWritten(WriterCommitMessage):
 
 
 class SinkWriter:
-    """What the writers of a job and of a micro-batch share. The driver creates a missing stream."""
+    """The base class of the writers of a job and of a micro-batch. The driver creates a missing stream."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         if overwrite:

@@ -320,8 +320,8 @@ def read_file(
 
 
 def open_checked(opened: pa.NativeFile) -> pq.ParquetFile:
-    """Returns a Parquet file that checks the checksums of its pages. Checks that of the footer, which files of other
-    programs and of earlier versions lack. Raises OSError and ArrowException."""
+    """Returns a Parquet file that checks the checksums of its pages. Checks the checksum of the footer, if the file has
+    one; files of other programs and of earlier versions do not. Raises OSError and ArrowException."""
     # A file ends with the footer, the size of the footer in 4 bytes, and `PAR1`.
     size = opened.size()
     start = size - 8 - int.from_bytes(opened.read_at(4, max(0, size - 8)), "little") - 8

@@ -146,7 +146,7 @@ class LeftOutStream:
 
 @dataclass(frozen=True)
 class Written:
-    """What one task, or all tasks of a run, have written. Pickling gives the same value, so executors can return it.
+    """The result of one task, or of all tasks of a run. Pickling gives the same value, so executors can return it.
 
     left_out: the streams of which a part could not be read. The files and ranges here are of other streams.
     """

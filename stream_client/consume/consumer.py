@@ -219,7 +219,7 @@ class ReadingLoop(ReadPartitions):
     _positions: Positions
 
     async def add(self, handles: Sequence[PartitionHandle]) -> None:
-        """Begins to read those of these partitions that are not being read yet, each at its saved position."""
+        """Begins to read the partitions that are not being read yet, each at its saved position."""
         new = [handle for handle in handles if handle.partition not in self.readings]
         if not new:
             return

@@ -68,7 +68,7 @@ class PartitionHandle:
 
 
 class StreamInUse:
-    """A stream, with those of its partitions that the client uses, by number.
+    """A stream, with the partitions that the client uses, by number.
 
     creates: whether this client has created the stream, and so is allowed to create it again after a reconnect, for
         example for waiting pushes. Else it computes the addresses of the partitions from the stream's name.

@@ -301,7 +301,7 @@ class BlockingShell(BaseShell):
 
 
 def _new_selector(address: str) -> selectors.BaseSelector:
-    """Returns a selector without a file descriptor of its own, so that a client needs only that of its socket."""
+    """Returns a selector without a file descriptor, so that a client needs one descriptor only, for its socket."""
     if split_host_port(address)[0] == HOST:
         return MemorySelector()
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

@@ -87,7 +87,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run of the demo, and its results. exported: of the export, or the reason why there is none."""
+    """One run of the demo, and its results. exported: the result of the export, or the reason why there is none."""
 
     pause: Pause
     proof: DemoProof

@@ -20,7 +20,7 @@ class HttpStatistics(msgspec.Struct, frozen=True):
 class GrpcDoorStatistics(msgspec.Struct, frozen=True):
     """The counts since the start; `open`, `open_calls` and `unfinished_bytes` are those of now.
 
-    closed: by reason. calls: ended calls, by status. unfinished_bytes: what has come of large messages that go on."""
+    closed: by reason. calls: ended calls, by status. unfinished_bytes: received bytes of large messages."""
 
     open: int
     accepted: int

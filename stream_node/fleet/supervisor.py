@@ -133,8 +133,8 @@ class Supervisor:
             process.send_signal(number)
 
     async def reload(self) -> None:
-        """Makes all workers read their files again, and reports begin and end of that to the service manager.
-        Waits until the workers have listened once: before, they read their files for the first time."""
+        """Makes all workers read their files again, and reports the begin and the end to the service manager. Waits
+        until the workers have listened once: before, they read their files for the first time."""
         await self._ready.wait()
         async with self._reloading:
             if self._stopping.is_set():
@@ -258,7 +258,7 @@ class Supervisor:
 
     async def _start(self, number: int) -> tuple[trio.Process, trio.abc.ReceiveStream]:
         """Starts a worker. Returns its process, and the pipe by which it reports that it listens. Raises OSError."""
-        # The report has a pipe of its own: what the operator's code prints goes where this process prints.
+        # The report has a pipe of its own, because the operator's code may print to the standard output.
         report, sender = os.pipe()
         try:
             place = WorkerPlace(

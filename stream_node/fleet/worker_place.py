@@ -129,7 +129,7 @@ class OwnAddress(msgspec.Struct, frozen=True):
 def own_address(config: Config, number: int) -> OwnAddress:
     """Returns the address at which a worker listens for the others.
     Workers without a cluster are on one machine, and the kernel picks their ports. The members of a cluster also reach
-    the workers from other machines, through firewalls: so the workers have the ports behind that of the setting
+    the workers from other machines, through firewalls: so the workers have the ports after the port of the setting
     `cluster_address`, or of `listen`, in the order of their numbers."""
     if config.database is None or config.cluster is None:
         return OwnAddress("127.0.0.1", 0, None)

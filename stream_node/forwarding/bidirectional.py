@@ -185,8 +185,8 @@ def _read(message: Message) -> SubscribeRequest | PublisherRequest:
 
 
 class PublisherProxy(Worker):
-    """Stores each message to its address, without that address, in one stream. It answers a message that it cannot
-    store with an `error`."""
+    """Stores the messages to its address in one stream, each without this address in its route. The answer to a message
+    that cannot be stored is an `error`."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: PublisherRequest) -> None:
         self._owner = owner

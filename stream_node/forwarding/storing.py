@@ -245,7 +245,7 @@ class StoringForwarder(Forwarder):
 
     def _look_for_way(self) -> None:
         """Looks again and again, until the end of the client's channel, whether the channel has moved to another
-        connection. Then it sends again what was under way, since that may be lost."""
+        connection. Then it sends the messages that were under way again."""
         origin = self.registration.origin
         self._is_looking = origin.channel is not None and not origin.channel.has_ended
         if not self._is_looking:

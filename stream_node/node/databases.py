@@ -86,7 +86,7 @@ def write_stored(session: Session, place: StoredPlace) -> None:
 
 
 def ensure_stored(database: Database, place: StoredPlace) -> None:
-    """Stores the place in a database that has none. Raises ConfigError if it has another one, and StorageError."""
+    """Stores the place in a database without a place. Raises ConfigError if it has another place, and StorageError."""
     with closing(database.session()) as session:
         found = find_stored(session)
         if found is None:

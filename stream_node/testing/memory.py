@@ -57,7 +57,7 @@ async def _serve(running: HostedNode) -> None:
             await running.stopping.wait()
         finally:
             del listeners[port]
-        # The end is that of a server: what was received is stored and answered before the connections end.
+        # This node ends like a server: it stores and answers the received messages before the connections end.
         tcp.stop_reading()
         await runner.wait_idle()
         services.stop()

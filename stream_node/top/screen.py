@@ -38,7 +38,7 @@ ROWS_MIN = 3
 
 
 class Column(NamedTuple):
-    """A column of a table. width: that of its cells; 0: the column has names, and gets the rest of the width."""
+    """A column of a table. width: the width of its cells; 0: the column has names, and gets the remaining width."""
 
     title: str
     width: int

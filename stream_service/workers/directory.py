@@ -93,7 +93,7 @@ class StreamDirectory(StreamServices):
         self._keepers = tuple(keepers)
         self.new_id = new_id
         self.changes = 0  # how often a partition was added or removed
-        # Of each partition: what its worker begins with, while it sleeps (`Node.register_asleep`); None while it runs.
+        # By address: the partition, while its worker sleeps (`Node.register_asleep`); None while the worker runs.
         self._addresses: dict[Address, StoredStream | None] = {}
 
     @property

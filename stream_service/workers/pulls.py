@@ -111,7 +111,7 @@ class PullQueue:
         self._machine.add(Pull(message, request, page, wait_s if limit else 0.0))
 
     def wake(self) -> None:
-        """Notes that there are new messages, and ends the long polls that do not go on. `answer` answers both kinds."""
+        """Notes new messages, and ends the long polls whose page does not come in parts. `answer` answers all pulls."""
         self._has_news = True
         for pull in self._machine.wake():
             _unpark(pull)

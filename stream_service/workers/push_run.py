@@ -234,7 +234,7 @@ class PushRun:
 
     def _plain_answers(self, index: int, route: Route) -> list[Message]:
         """Joins the answers to pushes that follow each other, if their publisher understands joined answers."""
-        # Of many streams, most have one push or one batch in a transaction.
+        # If a transaction has pushes to many streams, most of these streams have one push or one batch in it.
         if len(self.messages) == 1:
             message, request = self.messages[0], self.requests[0]
             payload = _stored(request.request_id, len(self.data), index, isinstance(request, PushBatch))

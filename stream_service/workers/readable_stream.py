@@ -1,4 +1,4 @@
-"""ReadableStream: what both kinds of stream workers serve: `workers.stream.StreamWorker` and `ReadOnlyStream`."""
+"""ReadableStream: the base class of both stream workers, `workers.stream.StreamWorker` and `ReadOnlyStream`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ class PublisherSequences:
         return Duplicate(index=self._recent.get((publisher_id, sequence)))
 
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
-        """Returns the rows that the present append must write: of newly claimed ids, and the mark, if there is none.
+        """Returns the rows that the present append must write: of publishers without a stored owner, and a missing
+        mark.
 
         first_index: the index of the append's first message, here and in `stored`.
         """

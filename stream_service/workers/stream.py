@@ -527,7 +527,7 @@ class StreamWorker(ReadableStream):
             foreign = isinstance(error, IndexConflict)
             self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
             return
-        # What an earlier search of the end has found is dropped, because this operation knows a later end.
+        # The result of an earlier search of the end is dropped, because this operation knows a later end.
         self._take_end()
         self._machine.end_change(record, operation.last_time_us)
         self._bounds.set_history(operation.history)

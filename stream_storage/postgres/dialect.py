@@ -124,7 +124,7 @@ class SetInsert(NamedTuple):
 
 @cache
 def set_insert(statement: Statement) -> SetInsert | None:
-    """Returns the INSERT of many rows that does what an INSERT of one row does; None if it is no such statement.
+    """Returns the INSERT of many rows that does what an INSERT of one row does; None for other statements.
 
     INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT …
     INSERT INTO t (a, b) SELECT * FROM unnest($1::bytea[], $2::bigint[]) ON CONFLICT …"""

@@ -232,7 +232,7 @@ class Freshness:
             # refuses this session, the next connection leads to the standby again.
             pause()
             raise DatabaseLost("a server takes writes again")
-        # Read before the transaction begins: what is confirmed later need not be seen.
+        # These are read before the transaction begins: it need not see pushes that are confirmed later.
         epoch, confirmed = writer.epoch, writer.confirmed
         end_s = time.monotonic() + STANDBY_BEHIND_S
         while True:

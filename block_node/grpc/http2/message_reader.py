@@ -29,11 +29,11 @@ class DoorBudget:
     """The received bytes of all large unfinished messages of a door, and the bytes by which windows of its calls were
     widened. Each party (a host or an identity) has a part, a `MessageBudget`.
 
-    A party may hold as many bytes as are left. When it holds so many, only its oldest message goes on, as long as that
-    message has fewer bytes than are left; the oldest message of all always goes on. All others get no more window. So a
-    message that fits in a window never waits, and all messages hold at most twice `bytes_max`, plus the messages that
-    go on. A window grows by at most an eighth of the bytes that its party may still get, so that later calls get some,
-    too.
+    A party may hold as many bytes as the budget has left. At this limit, only the oldest message of the party goes on,
+    as long as it has fewer bytes than are left. The oldest message of all parties always goes on. All others get no
+    more window. So a message that fits in a window never waits, and all messages hold at most twice `bytes_max`, plus
+    the messages that go on. A window grows by at most an eighth of the bytes that its party may still get, so that
+    later calls get some, too.
 
     Invariant: `held_bytes` is the sum of `held`, which has the oldest message first. `window_bytes` <= `bytes_max`.
     `waiting` has the messages that may not go on.

@@ -89,7 +89,7 @@ class Audit:
 
     def refused(self, entry: Entry, party: str | None = None) -> None:
         """Writes one refusal, or only counts it (`AuditLines.take`). party: the key under which the sender counts
-        (`ockam.quotas.usage.party_key`); None: that of the entry."""
+        (`ockam.quotas.usage.party_key`); None: the key of the entry."""
         if self._refusals.take(entry, party):
             self.note(entry)
 

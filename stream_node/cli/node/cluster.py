@@ -98,8 +98,8 @@ def connections(
     connections, also those over HTTP. In and out are as the node sees them; rates are those of the last 10 to 20
     seconds.
 
-    With --close, end connections in place of that. A client connects again, so revoke its token or change its rules
-    first. Connections between the workers of a node, or the members of a cluster, are left out.
+    With --close, end connections instead. A client connects again, so revoke its token or change its rules first.
+    Connections between the workers of a node, or the members of a cluster, are left out.
 
     Example: stream-node connections --limit 5
 

@@ -144,7 +144,7 @@ class Overview:
 
 
 def listed(current: CurrentTroubles) -> list[Trouble]:
-    """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
+    """Returns the troubles that a page lists: the first ones of each kind, and one entry that counts the others."""
     found: list[Trouble] = []
     for same, left_out in current.listed():
         found += same

@@ -304,7 +304,7 @@ def check_typed(fields: Mapping[str, str], name: str) -> None:
 def show_problem(page: DashboardPage, problem: Problem) -> Response:
     template = "problem_part.html" if page.is_part else "problem.html"
     title = problem.name.replace("-", " ").capitalize()
-    # A part with an error is shown in its place, also by a browser that asks for it again and again.
+    # If a part of a page has an error, the browser shows the error at the place of the part, also on each refresh.
     answer = page.show(template, problem.status, title=title, detail=problem.detail, code=problem.status)
     for name, value in problem.headers.items():
         if name.lower() != "www-authenticate":

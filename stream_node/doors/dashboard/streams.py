@@ -200,7 +200,7 @@ async def show_consumer(page: DashboardPage) -> Response:
 
 
 class ChangeRow(NamedTuple):
-    """What setting a position from `before` to `then` does. again, skipped: stored messages read again, or not at all.
+    """The effects of a change of a position. again: stored messages that are read again; skipped: those never read.
     unread: the lag after the change. holder: the member with the lease, for which the node refuses the change."""
 
     partition: int

@@ -100,7 +100,7 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def answer_in_parts(pieces: Iterable[bytes], headers: Mapping[str, str], media_type: str) -> Response:
-    """Returns an answer whose parts are made one after the other, each when the one before was sent."""
+    """Returns an answer in parts. The next part is made when the previous one was sent."""
     parts = gathered(pieces)
     begin = next(parts, b"")
     following = next(parts, None)

@@ -56,7 +56,7 @@ class Places(Generic[G]):
         is_full = is_party_full or len(self._parties) >= guests_max
         gone = self._oldest(party if is_party_full else None) if is_full else None
         is_for_health = is_full and gone is None
-        # No half connection can go, so the new one may only ask for the health, if there is a place for that.
+        # No half connection can go, so the new one may only ask for the health, if a place for such requests is free.
         if is_for_health and len(self._health) >= HEALTH_PLACES:
             gone = next((each for each in self._half if each in self._health), None)
             if gone is None:

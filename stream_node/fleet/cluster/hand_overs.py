@@ -94,8 +94,8 @@ def _reason(
     if was is None or gave is None or was.leaves or gave.leaves:
         return "left"
     if was.token != gave.token and _process(before, new_owner) == _process(now, new_owner):
-        # The owner was fenced, and has started again since the earlier view. A process that takes the place of another
-        # one of its name keeps the shards, and gives them away only to a member that joins.
+        # The owner was fenced, and has started again since the earlier view. A new process of a member keeps the shards
+        # of the former process, and gives them away only to a member that joins.
         return "fenced"
     return "joined"
 

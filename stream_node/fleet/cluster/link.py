@@ -167,8 +167,8 @@ class Link:
 
 
 def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
-    """Returns the proof of one member that it knows both tokens. tokens, nonces: the caller's, then the called
-    member's."""
+    """Returns the proof with which a member shows that it knows both tokens. tokens, nonces: the caller's, then the
+    called member's."""
     key = "\0".join(tokens).encode()
     return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
 

@@ -77,7 +77,7 @@ class PlanMachine:
                 if wanted is not None and wanted != self._name:
                     plan.give.setdefault(wanted, []).append(number)
             elif wanted == self._name and not self.lives(view, shard.owner):
-                # The owner is dead or there is none. A dead one is fenced in the same step.
+                # The shard has no owner, or a dead one, which is fenced in the same step.
                 if shard.owner in view.members:
                     plan.fences[shard.owner] = view.members[shard.owner].token
                 elif shard.owner == UNOWNED and self._now_s - self._joined_s < SETTLE_S:

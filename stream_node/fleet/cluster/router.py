@@ -332,7 +332,7 @@ class Router:
 
     def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
         """Handles a message that another member has sent, or that waited here. Raises ProtocolError.
-        Returns the mailbox that got it, if one did. origin: that of the client, whichever member it is connected to."""
+        Returns the mailbox that got it, if one did. origin: of the client, at any member."""
         envelope = read_envelope(message.onward_route[1])
         # The usual case: this member serves the shard.
         if envelope.shard in self._served:
@@ -450,7 +450,7 @@ class Router:
     # The connections to the other members.
 
     def _is_current(self, link: Link) -> bool:
-        """Whether a link leads to the process that is the member of its name now."""
+        """Whether a link leads to the present process of its member, not to a former one."""
         member = self.view.members.get(link.member.name)
         return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
@@ -487,19 +487,19 @@ class Router:
             self._refresh()
 
     def _settle(self, link: Link, requests: OpenRequests) -> None:
-        """Does what is due after a connection to another member has ended.
-        It runs after the tables were read, since they say whether the other member has left in order."""
+        """Handles the end of a connection to another member. It runs after the tables were read, since they say whether
+        the other member has left in order."""
         name, member = link.member.name, self.view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:
-            # It left after this member had learned that it gave its shards away, and nothing was under way to it. It
-            # has answered what it got, so most clients need not notice. Requests that are still open get an error.
+            # The other member left after this one had learned that its shards were given away. It has answered all
+            # messages, so most clients need not notice. Requests that are still open get an error.
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):
-            # Nobody knows which of the unanswered pushes it has stored. Publishers that use only Ockam's specification
-            # get ERROR. Our clients see what they would see if this node had died: nothing is stored that they have
-            # sent later.
+            # Nobody knows which of the unanswered pushes the other member has stored. Publishers that use only Ockam's
+            # specification get ERROR. Our clients see what they would see if this node had died: nothing is stored that
+            # they have sent later.
             senders, answers = link.unanswered.take()
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
             self._hang_up(senders)

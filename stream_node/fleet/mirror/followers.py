@@ -98,13 +98,13 @@ class Followers:
         if known.get(mirror, recent_us) > recent_us:
             return
         if mirror not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
-            # All stored mirrors have asked lately. With one more, each would drive out another one with each request.
+            # All stored mirrors have asked lately. With one more, each request would replace another row.
             return
         gate = self._directory.node.gate
         if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):
             return
-        # A mirror that is asked after a start can take the place of the stream. So its sender needs the rights to make
-        # the stream a mirror of it.
+        # After a start, the node asks this mirror, which may have become the primary. So the sender needs the rights to
+        # make the stream a mirror of it.
         needed = to_follow(identity[0], mirror.address, mirror.stream_name)
         if gate is not None and not all(gate.holds(origin, rights, str(name)) for rights, name in needed):
             return

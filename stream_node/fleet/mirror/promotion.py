@@ -265,7 +265,7 @@ async def _step(mirror: Mirror, event: RoleEvent, own_address: str) -> None:
 
 async def _is_followed_by(mirror: Mirror, source: RoleResponse, own_address: str) -> bool:
     """Whether the source is a mirror of this partition. Raises StorageError.
-    It may follow the address that this node had when it began the promotion."""
+    The source may follow the address that this node had when it began the promotion."""
     if source.role is not Role.MIRROR or source.stream_name != mirror.stream.identity[0]:
         return False
     known = await mirror.stream.read(partial(list_addresses, stream_id=mirror.row.stream_id))

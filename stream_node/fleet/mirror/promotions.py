@@ -215,7 +215,7 @@ class Promotions:
 
 def has_taken(stored: Sequence[StoredStream]) -> bool:
     """Whether a partition of a stream that is being promoted is a primary already.
-    Then it fences the source of the other partitions, or that source is its mirror."""
+    Such a primary fences the source of the other partitions, or has that source as its mirror."""
     rows = [each.mirror for each in stored if each.mirror is not None]
     sources = {(row.source, row.source_name) for row in rows if row.follows}
     fenced = {(row.source, row.source_name) for row in rows if not row.follows}

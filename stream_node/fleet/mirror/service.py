@@ -157,7 +157,7 @@ class MirrorService(AnsweringWorker):
         request = MIRRORS.decode_request(message.payload)
         _check(request)
         name = request.stream_name
-        # The node calls the source in its own name, so the sender needs the rights for what it does there.
+        # The node calls the source in its own name, so the sender needs the rights for the calls.
         match request.action:
             case MirrorAction.STATUS:
                 return Demand(Right.OPERATE | Right.ADMIN, name or None)

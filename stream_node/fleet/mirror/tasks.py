@@ -356,7 +356,7 @@ class Passing(Worker):
 
 def _has_number(payload: bytes) -> bool:
     """Whether a push has a sequence number.
-    Such a push cannot be passed on: its publisher id belongs to one identity, and the source sees that of this node."""
+    Such a push cannot be passed on: its publisher id belongs to one identity, and the source sees this node's."""
     try:
         return payload.startswith(RICH_PUSH.tag) and RICH_PUSH.decode_request(payload).sequence is not None
     except ProtocolError:

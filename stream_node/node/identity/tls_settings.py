@@ -58,8 +58,8 @@ def make_tls(config: Config) -> ServerTls | None:
 
 
 def make_outgoing_tls(config: Config) -> OutgoingTls:
-    """Returns the TLS of the connections to other nodes. Those for the node's own messages show its certificate, if it
-    has one; those for forwarded messages do not (`OutgoingTls.find`). Raises ConfigError."""
+    """Returns the TLS of the connections to other nodes. Connections for the node's own messages show its certificate,
+    if it has one; connections for forwarded messages do not (`OutgoingTls.find`). Raises ConfigError."""
     if config.tls_forward_ca is None:
         if config.tls_forward_plaintext:
             raise ConfigError("tls_forward_plaintext: has no effect without tls_forward_ca")

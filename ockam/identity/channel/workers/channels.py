@@ -183,9 +183,9 @@ class SecureChannels:
             if self._audit is not None:
                 self._audit.note(Entry("trust_changed", reason=f"{self.trust}; {ended} channels ended"))
         if self.trust.lost:
-            # What a worker does for an identity goes over a connection inside the node, which the channel's end leaves.
-            # The worker can open another one for a message that has waited. Identities that this member of a cluster
-            # has never trusted, because another member does, keep theirs.
+            # A worker acts for an identity over a connection inside the node, which stays when the channel ends. The
+            # worker can open another one for a message that has waited. Identities that this member of a cluster has
+            # never trusted, because another member does, keep theirs.
             lost = self.trust.lost
             self._close_identities(lambda each: each.source == "channel" and each.name in lost, "not_trusted")
         if interval % IDLE_INTERVALS:

@@ -63,7 +63,7 @@ def make_document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     types.add(ProblemDetails)
     ordered = sorted(types, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
-    # A retention without any limit is refused: `null` in its place says that the node's own applies.
+    # A retention without any limit is refused. The value `null` instead of a retention means the node's retention.
     limits = components[streams.DataRetention.__name__]
     limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
     paths: dict[str, dict[str, Any]] = {}

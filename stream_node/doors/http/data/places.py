@@ -192,7 +192,7 @@ async def get_partition(
 
 
 def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> StreamInfo:
-    """Returns the partition with the number, that of the key, or the only one. Raises Problem if none is meant."""
+    """Returns the partition that the number or the key chooses, or the only one. Raises Problem if there is none."""
     if number is None and key is not None:
         number = partition_of(key, infos[-1].partition + 1)
     if number is None:

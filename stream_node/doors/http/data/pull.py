@@ -170,7 +170,7 @@ def _headers(found: reading.PageMessages, name: str, partition: int) -> dict[str
 
 
 def _accepted(request: Request, kinds: tuple[str, ...]) -> str:
-    """Returns the type that the header Accept prefers, or the first one. Raises Problem if none fits."""
+    """Returns the type that the header Accept prefers, or the first one. Raises Problem if no type fits."""
     ranges: list[tuple[float, str]] = []
     for part in ",".join(request.headers.getlist("accept")).split(","):
         kind, *parameters = (each.strip().lower() for each in part.split(";"))
