@@ -201,21 +201,23 @@ class LeaseGroups:
                 self._count(group, group.machine.size)
                 # A group with rows to write leaves the memory after the write.
                 if changes:
-                    self._write(key, group.machine, changes, partial(self._swept, key))
-                elif key != spared and (for_room or now_s >= group.used_s + self.limits.ttl_s):
-                    self._forget_idle(key)
+                    self._write(key, group.machine, changes, partial(self._swept, key, for_room))
+                elif key != spared:
+                    self._forget_idle(key, for_room)
 
-    def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
+    def _swept(self, key: GroupKey, for_room: bool, result: WriteLeases | Refusal) -> None:
         """Logs a failed write of a sweep, and removes the group if it has no members. After a failure, the ended leases
         are still on disk, and expire after the next start of the node."""
         _log_failure(None if isinstance(result, WriteLeases) else result.error)
-        self._forget_idle(key)
+        self._forget_idle(key, for_room)
 
-    def _forget_idle(self, key: GroupKey) -> None:
+    def _forget_idle(self, key: GroupKey, for_room: bool) -> None:
         """Removes a group from memory and from the database, if it has no members and no database write of the group is
-        under way. Otherwise a client that invents names would fill the disk."""
+        under way. Otherwise a client that invents names would fill the disk. `sweep` explains `for_room`."""
         group = self._groups.get(key)
-        if group is not None and group.machine is not None and not group.machine.members and not group.writing:
+        if group is None or not (for_room or self._monotonic_s() >= group.used_s + self.limits.ttl_s):
+            return
+        if group.machine is not None and not group.machine.members and not group.writing:
             self._remove(key)
             if group.machine.size:
                 # Fences rise more slowly than time, so a fence above the present time comes from elsewhere.

@@ -152,7 +152,7 @@ class LeaseMachine:
         # them.
         for row in stored:
             state = LeaseState.FREE if row.holder is None else LeaseState.OLD
-            self._slots[row.partition] = Slot(state, max(row.fence, fence_floor), row.holder)
+            self._slots[row.partition] = Slot(state, row.fence, row.holder)
             if row.holder is not None:
                 member = self._members.setdefault(
                     row.holder, GroupMember(row.holder, 0, None, old_until_s, set(), set())
@@ -342,7 +342,8 @@ class LeaseMachine:
             # A partition that another member still has becomes free when that member gives it up. It is then given at
             # this member's next request.
             if slot.state is LeaseState.FREE:
-                slot.fence += 1
+                # The floor is no bound of leases from before the start: other groups may have raised it since then.
+                slot.fence = max(slot.fence, self._fence_floor) + 1
                 slot.holder = member.member_id
                 member.leases.add(partition)
                 self.counters.given += 1

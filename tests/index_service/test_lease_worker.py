@@ -333,6 +333,51 @@ async def test_a_member_that_is_connected_again_can_save_with_the_lease_that_it_
         assert (saved.status, saved.index) == (SaveStatus.OK, 5)
 
 
+async def test_a_member_that_ends_as_another_expires_can_save_with_the_lease_that_it_had(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The end of the leases of the other one is written, and the group stays for the time to live all the same."""
+    async with index_node(tmp_path) as running:
+        first, second = running.member("a"), running.member("b")
+        await first.renew()
+        await second.renew()
+        await first.renew(without=[0, 1])
+        await second.renew()
+        await trio.sleep(0.9 * TTL_S)
+        await second.renew()
+        running.service.groups.leave(("c", "s"), "b")
+        await trio.sleep(0.2 * TTL_S)
+        assert running.service.statistics().leases.expired == 1
+        saved = await running.ask(FENCED_SAVE, FencedSave(1, "c", "s", 0, 5, second.fences()[0]))
+        assert (saved.status, saved.index) == (SaveStatus.OK, 5)
+
+
+async def test_a_lease_outlives_a_restart_though_other_groups_have_raised_the_floor(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Its next holder gets a fence above the floor."""
+    async with index_node(tmp_path) as running:
+        kept = running.member("k", stream_name="kept")
+        await kept.renew()
+        other = running.member("a", stream_name="other")
+        for _ in range(5):
+            await other.renew(without=range(4))
+        for _ in range(9):
+            await trio.sleep(TTL_S / 3)
+            await kept.renew()
+        floor = (await running.read(partial(load_leases, client_id="c", stream_name="other"))).floor
+        assert floor > 1
+    async with index_node(tmp_path) as running:
+        held = kept.fences()
+        kept.index_node = running
+        await kept.renew()
+        assert kept.fences() == held == dict.fromkeys(range(4), 1)
+        await kept.leave()
+        follower = running.member("f", stream_name="kept")
+        await follower.renew()
+        assert set(follower.fences().values()) == {floor + 1}
+
+
 async def test_a_group_that_only_an_operator_touched_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with index_node(tmp_path) as running:
         await running.ask(SET_POSITION, SetRequest(1, PositionKey("c", "s", 0), 1))
@@ -377,7 +422,7 @@ async def test_a_group_is_not_forgotten_while_it_writes(
 
         def lease_and_sweep(groups: LeaseGroups, *args: object) -> None:
             lease(groups, *args)  # type: ignore[arg-type]
-            groups.sweep(groups.keys)
+            groups.sweep(groups.keys, for_room=True)
 
         monkeypatch.setattr(LeaseGroups, "lease", lease_and_sweep)
         running.send(
