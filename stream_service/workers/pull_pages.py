@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -238,8 +240,11 @@ class PullPages:
         if isinstance(request, PackedPull) and found and found[-1][0] - found[0][0] >= len(found):
             # Only the first index is sent, but a damaged database can have lost messages in the middle of a stream.
             del found[next(at for at, record in enumerate(found) if record[0] - at != found[0][0]) :]
-        resume_index = found[-1][0] + 1 if found else pull.page.index
         bounds = self._bounds
+        if isinstance(request, MirrorPull):
+            # The history of what was just committed, see below, may not be known here yet.
+            del found[bisect_left(found, bounds.next_index, key=itemgetter(0)) :]
+        resume_index = found[-1][0] + 1 if found else pull.page.index
         # A read may find messages that were just committed, before the stream's worker gets the result of that append.
         next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
         if isinstance(request, MirrorPull):

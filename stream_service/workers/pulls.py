@@ -33,6 +33,7 @@ from stream_service.workers.tail_machine import Tail
 
 if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
+    from stream_storage.history import History
 
 ROOM_WAIT_S = 5.0
 """How long a large answer waits for room in memory, in seconds. Then connections that do not take their answers are
@@ -233,11 +234,16 @@ class PullQueue:
             pull.page.has_room = pull.consumer in unused
             unused.discard(pull.consumer)
         pages, bytes_max = [pull.page for pull in pulls], self._services.limits.pull_bytes_max
-        answered = self._worker.context.guard(partial(self._answered, pulls))
+        answered = self._worker.context.guard(partial(self._answered, pulls, self._bounds.history))
         self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
-    def _answered(self, pulls: Sequence[Pull], read: ReadPages) -> None:
+    def _answered(self, pulls: Sequence[Pull], history: History, read: ReadPages) -> None:
         count = read.read
+        if self._bounds.history != history:
+            # A mirror must not take messages of the earlier history for those of the present one, and asks again.
+            for pull in pulls[:count]:
+                if isinstance(pull.request, MirrorPull):
+                    pull.page.found, pull.deadline_s = [], 0.0
         # 1. An error answers the whole batch.
         if read.error is not None:
             count = len(read.pages)

@@ -31,6 +31,7 @@ from stream_service.workers import pulls as pulls_module
 from stream_service.workers.pull_pages import Pull
 from stream_service.workers.pulls import PullQueue
 from stream_storage.errors import StorageError
+from stream_storage.history import History
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
@@ -246,7 +247,7 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long poll that found nothing: it is answered, since a stream that is gone would keep it for ever."""
-    late: list[tuple[PullQueue, Sequence[Pull], ReadPages]] = []
+    late: list[tuple[PullQueue, Sequence[Pull], History, ReadPages]] = []
     answered = PullQueue._answered
     monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
     async with served(tmp_path) as server:
@@ -267,7 +268,7 @@ async def test_a_pull_that_finds_nothing_after_its_connection_has_ended_waits_fo
 ) -> None:
     """Claim: it is dropped, and becomes no long poll that nobody would take. Method: the connection ends during the
     read."""
-    late: list[tuple[PullQueue, Sequence[Pull], ReadPages]] = []
+    late: list[tuple[PullQueue, Sequence[Pull], History, ReadPages]] = []
     answered = PullQueue._answered
     monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
     async with served(tmp_path) as server:
