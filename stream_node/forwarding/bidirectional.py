@@ -393,10 +393,13 @@ class StreamSubscription(Worker):
         return (self._owner.ensure_publisher(self._origin, request), *routed.return_route)
 
     def _stays_inside(self, routed: RoutedMessage) -> bool:
-        """Whether a message and its answer go to the same address, or to two workers of this node."""
-        hops = {*routed.onward_route[:1], *routed.return_route[:1]}
+        """Whether a message and its answer go to the same address, or to two workers that take messages of streams."""
+        message = Message(routed.onward_route, (), routed.payload, self._sender)
+        hops = {routed.onward_route[0], *routed.return_route[:1]}
         found = [self._owner.node.find_judge(hop) for hop in hops - self._owner.own_workers]
-        return len(hops) == 1 or not any(each is None or isinstance(each, Connection | Forwarder) for each in found)
+        # Clients outside may go on, also those of secure channels. Without a return route, no answer is sent on.
+        is_outside = any(isinstance(each, Connection | Forwarder) or not _find_demand(each, message) for each in found)
+        return bool(routed.return_route) and (len(hops) == 1 or not is_outside)
 
 
 def _find_demand(worker: Worker | None, message: Message) -> Demand | None:

@@ -28,7 +28,7 @@ from stream_node.forwarding.storing import STORED
 from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import guarded, may
-from tests.ockam.identity.rules.ways import Channel
+from tests.ockam.identity.rules.ways import Channel, ChannelPeer
 from tests.stream_node.forwarding.forwarding_peers import (
     ForwardedPeer,
     connect,
@@ -325,6 +325,30 @@ async def test_a_circle_over_two_streams_ends(tmp_path: Path, receivers: str) ->
         await wait_until_count(other, 1)
         await trio.sleep(0.2)
         assert ((await one.info()).count, (await other.info()).count) == (1, 1)
+
+
+async def test_a_program_that_reads_the_stream_for_answers_converses_with_a_worker(tmp_path: Path) -> None:
+    """Claim: a message without a return route, or from a secure channel, leads into no circle, so each answer names the
+    stream for the next message, also while a subscription sends the stream for answers on."""
+    worker = ("tests.stream_node.hosting.sample_workers:Echo@one",)
+    channel = Channel(tmp_path)
+    async with (
+        forwarding_node(tmp_path, worker=worker, **channel.settings) as running,
+        connect_client(running.address) as client,
+    ):
+        peer = ChannelPeer((await running.peer(HEAD)).stream, HEAD)
+        await peer.shake_hands(channel.machine(channel.own))
+        for stream in (b"questions", b"answers"):
+            await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(stream, b"app"), ()))
+        me = await client.correspondent("answers")
+        await peer.send(SUBSCRIBE_SERVICE, publisher(b"questions", b"answers", b"foo"))
+        await peer.send((*(await peer.receive()).return_route, local("one")), b"0")
+        async with me.inbox.consumer(SavedIndexes(client, "program")) as consumer:
+            async for routed in me.routed(consumer.messages()):
+                assert routed.return_stream == "questions"
+                if routed.payload == b"2":
+                    break
+                await me.reply(routed, b"%d" % (int(routed.payload) + 1))
 
 
 async def wait_until_count(stream: Stream, count: int) -> None:
