@@ -237,6 +237,7 @@ class StoringForwarder(Forwarder):
             answer, self._join = self._join, None
             super().joined(answer)
         if not self._is_delivering and self._position < self._next and self.is_connected:
+            self._take_way()
             self._is_delivering = True
             self._turn += 1
             self._link.pull(self._position, request_id=self._turn, wait_ms=0)

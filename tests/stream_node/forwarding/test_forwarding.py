@@ -25,6 +25,7 @@ from ockam.transport.connection import Connection
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
+from stream_node.forwarding import storing
 from stream_node.forwarding.services import ForwardingStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
@@ -139,6 +140,14 @@ class RelayedPeer(ChannelPeer, ForwardedPeer):
     """A client all of whose messages go through one secure channel to a node behind another one."""
 
 
+async def lose(far: Served, near: Served, link: Connection) -> None:
+    """Ends the connection between the two nodes."""
+    for end in (link, *(each for each in workers_of(near, Connection) if each.peer == far.address)):
+        end.close("lost")
+    for node in (far, near):
+        await node.wait_closed_because("lost")
+
+
 @pytest.mark.parametrize("stores", [False, True])
 async def test_an_address_follows_a_secure_channel_to_another_connection(tmp_path: Path, stores: bool) -> None:
     """Claim: when the connection between two nodes is lost, an address that was registered over a channel through them
@@ -158,10 +167,7 @@ async def test_an_address_follows_a_secure_channel_to_another_connection(tmp_pat
         to = (local("forward_to_alice"), *ME)
         await sender.send(to, b"1")
         assert (await client.receive()).payload == b"1"
-        for end in (link, *(each for each in workers_of(near, Connection) if each.peer == far.address)):
-            end.close("lost")
-        for node in (far, near):
-            await node.wait_closed_because("lost")
+        await lose(far, near, link)
         if stores:
             assert await sender.forward(to, b"2")
         else:
@@ -182,6 +188,31 @@ async def test_an_address_follows_a_secure_channel_to_another_connection(tmp_pat
             assert channels is not None
             await wait_until(lambda: not channels.statistics().open)
             await sender.register_own("alice", stores=False)
+
+
+async def test_a_message_after_a_channel_has_moved_comes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: an address that stores sends again only what was under way when the connection was lost."""
+    monkeypatch.setattr(storing, "RETRY_S", 0.5)
+    channel = Channel(tmp_path)
+    async with (
+        forwarding_node(tmp_path / "far", **channel.settings) as far,
+        served(tmp_path / "near", allow_forward=(far.address,)) as near,
+    ):
+        there = tcp(far.address)
+        client = RelayedPeer((await near.peer(HEAD)).stream, HEAD)
+        await client.shake_hands(channel.machine(channel.own), (there, *Channel.LISTENER))
+        await client.register_own("alice", stores=True)
+        (link,) = workers_of(far, Connection)
+        await lose(far, near, link)
+        client.way = (there, *client.way[-1:])
+        await client.send((local("nobody"),), b"I am here")
+        await wait_until(lambda: bool(workers_of(far, Connection)))
+        sender = await connect(far)
+        await sender.forward((local("forward_to_alice"), *ME), b"1")
+        assert (await client.receive()).payload == b"1"
+        await trio.sleep(1.0)
+        await sender.forward((local("forward_to_alice"), *ME), b"2")
+        assert (await client.receive()).payload == b"2"
 
 
 async def test_a_name_of_a_static_address(tmp_path: Path) -> None:
