@@ -173,7 +173,7 @@ class Facility:
 
     @property
     def full_at(self) -> int | None:
-        """How many events the full plugins have taken: while it stays the same, they hang. None if none is full."""
+        """The number of events that full plugins have taken; while it stays the same, they hang. None: none is full."""
         return sum(inlet.delivered for inlet in self._inlets if inlet.full) if self.full else None
 
     @property

@@ -32,8 +32,8 @@ from block_node.facility import Facility, Plugin
 
 
 class Verification(Plugin):
-    """Invariant: `_unstored` has the root hash of each block by which the chain has grown since its last reset, until a
-    block with this number and root hash is stored."""
+    """The plugin that verifies blocks. Invariant: `_unstored` has the root hash of each block by which the chain has
+    grown since its last reset, until a block with this number and root hash is stored."""
 
     name: ClassVar[str] = "verification"
 

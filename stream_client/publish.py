@@ -122,7 +122,7 @@ class PartitionedPublisher(PushWindows[Publisher]):
     ) -> Push:
         """Sends one message to the partition of its key, or to the partitions in turn if it has no key.
 
-        partition_key: chooses the partition instead of the key, and is not stored. The rest is as in `Publisher.push`.
+        partition_key: chooses the partition instead of the key, and is not stored. Others: see `Publisher.push`.
 
         Raises StreamNotFound if the partition of the key was deleted.
         """

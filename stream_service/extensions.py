@@ -464,8 +464,8 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
 # type WhereResponse struct { request_id: uint, address: string, epoch: uint }
 class WhereResponse(msgspec.Struct, frozen=True):
-    """address: the `host:port` of the node of the cluster that serves the stream-partition; empty if the asked node
-    serves it, or if no node does now. epoch: rises when the owner changes; 0 without a cluster."""
+    """The answer to a WhereRequest. address: the `host:port` of the member that serves the stream-partition; empty if
+    the asked node serves it, or if no node does now. epoch: rises when the owner changes; 0 without a cluster."""
 
     request_id: bare.UInt
     address: str

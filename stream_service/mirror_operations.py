@@ -144,8 +144,8 @@ def take_history(session: Session, change: AnyChange, source_history: History) -
 
 
 class Copied(NamedTuple):
-    """record: the row of the other stream after the step. fits: whether that stream begins where the copies begin.
-    done: whether that stream has all messages now."""
+    """The result of a step. record: the row of the other stream after the step.
+    fits: whether that stream begins where the copies begin. done: whether that stream has all messages now."""
 
     record: StreamRecord
     fits: bool

@@ -61,7 +61,7 @@ class MirrorPull(msgspec.Struct, frozen=True):
 
 # type MirrorStatus enum { OK PARTED }
 class MirrorStatus(enum.IntEnum):
-    """Whether the messages of a source continue those of its mirror, as far as the histories tell."""
+    """The relation of the messages of a source to those of its mirror, as far as the histories tell."""
 
     OK = 0
     PARTED = 1  # the mirror has messages that the source does not have; the answer has no messages

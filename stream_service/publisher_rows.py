@@ -44,7 +44,7 @@ class Times(NamedTuple):
 
 
 class PublisherRow(msgspec.Struct, frozen=True):
-    """What is known of one publisher of a stream."""
+    """The stored state of one publisher of a stream."""
 
     owner: str  # the identity that the publisher id belongs to; empty if no rules were in force
     sequence: int | None  # the publisher's last number; None if only the owner is known, and for the mark

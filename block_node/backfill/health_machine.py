@@ -74,8 +74,8 @@ class SourceHealth(msgspec.Struct, eq=False):
 
 
 class Health:
-    """The pause after a failure begins at `retry_delay_s` and grows to `backoff_s_max`. tie: returns a number in [0, 1)
-    that decides between equal source nodes, so that the load is spread."""
+    """The health of all source nodes. The pause after a failure begins at `retry_delay_s` and grows to `backoff_s_max`.
+    tie: returns a number in [0, 1) that decides between equal source nodes, so that the load is spread."""
 
     def __init__(
         self,

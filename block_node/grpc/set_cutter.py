@@ -27,7 +27,7 @@ class SetPart(NamedTuple):
 
 
 class SetCutter:
-    """The bytes of one block.
+    """Cuts the bytes of one block into sets of items.
 
     Invariant: `_waiting` has the `_waiting_bytes` bytes with which an item begins, and `_missing_bytes` is the rest of
     that item; 0 if its prefix is incomplete. `_large_bytes` is the rest of the item that is passing through; while it

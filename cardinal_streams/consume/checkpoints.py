@@ -69,10 +69,9 @@ class NodeCheckpoints:
         for topic, ends in _by_topic(_shown(checkpoint)).items():
             for partition, mark in (await self._resume(topic, list(ends))).items():
                 source = source_of(topic, partition)
-                # Not lowered: an offset behind the text that a consumer saved itself. The consumer died between the two
-                # halves of a save, or a mirror copied the offset before the text.
-                # Not lowered either: an offset of an older node equal to the position, which earlier versions of this
-                # program saved.
+                # An offset below the text is not lowered if a consumer saved it: the consumer died between the two
+                # halves of a save, or a mirror copied the offset before the text. An offset of an older node that
+                # equals the position is not lowered either: earlier versions of this program saved it.
                 is_old = not mark.generation and mark.index == position[source]
                 is_lowered |= mark.may_be_set and mark.index < ends[partition] and not is_old
                 position[source] = min(mark.index, position[source])

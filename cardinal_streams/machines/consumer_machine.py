@@ -231,8 +231,8 @@ class ChainConsumer(RereadingConsumer):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
-        # 1. From which offsets on are messages needed? Incomplete and put-off blocks, the chain, and what the
-        # application has not finished: the next consumer must have all of it in memory.
+        # 1. The lowest offset of each source that is needed, for incomplete and put-off blocks, the chain, and
+        # unfinished updates: the next consumer must have all of it in memory.
         needed, needed_blocks, read = self._needed_again(self._needed_batches())
         # 2. Reading continues after the last read message, or at the first needed message. A source that brought no
         # message since keeps its old offset.

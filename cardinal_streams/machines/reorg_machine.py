@@ -103,7 +103,7 @@ class Channel:
 
     @property
     def resume_offset(self) -> int:
-        """The offset from which on another consumer misses no block that this one still needs."""
+        """The lowest offset that is needed to resume: from there, no block is missed that is still needed."""
         if self.state is ReorgState.ACTIVE:
             return self.offset
         needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]

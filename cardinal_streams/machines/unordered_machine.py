@@ -120,7 +120,7 @@ class UnorderedConsumer(RereadingConsumer):
 
     def checkpoint(self) -> events.Checkpoint:
         """Returns the checkpoint to save now, with which a consumer misses no incomplete or unfinished block."""
-        # 1. From which offsets on are messages needed: for incomplete and put-off blocks, and for those that the
+        # 1. The lowest offset of each source that is needed, for incomplete and put-off blocks, and for blocks that the
         # application has not finished.
         needed, needed_blocks, read = self._needed_again(event.batch for event in self._unfinished.values())
         # 2. Reading continues at these offsets; for the other sources, after the last message that was read.

@@ -158,7 +158,7 @@ def take_step(ranges: Sequence[IndexRange], rows_max: int, bytes_max: int) -> li
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of each range, from 0 to 1, that a step takes in addition to its first row."""
+    """Returns the share of each range after its first row, from 0 to 1, that fits into `most` of `total`."""
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
 

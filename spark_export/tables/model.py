@@ -175,9 +175,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class TableState:
-    """What the table's log says about an export at one moment.
+    """The state of an export by the table's log, at one moment.
 
-    version: the number of the latest commit, by any program. run: that of the latest run, 0 before the first one.
+    version: the number of the latest commit, by any program. run: the number of the latest run, 0 before the first one.
     forgotten: the messages that must not be in the table any more: for each stream, the SHA-256 of the key in hex (an
         empty text stands for every message), and the time in microseconds until which they are forgotten.
     """

@@ -123,7 +123,7 @@ def traced_queue(
     failed: list[Push] | None,
     sequences: SequenceMachine | None,
 ) -> PushQueue:
-    """Returns a push queue that makes a span of each push to the stream `name`. The rest is as in PushQueue."""
+    """Returns a push queue that makes a span of each push to the stream `name`. Other parameters: see PushQueue."""
     queue = (
         TracedPushQueue(connection, address, partition, failed)
         if sequences is None

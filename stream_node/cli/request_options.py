@@ -140,8 +140,8 @@ def kept_token_file(context: str) -> Path:
 
 
 def keep_token(context: str, file: str | None) -> str | None:
-    """Returns the path of the file with the token of a new context: that of --token-file, or a new private file with
-    the token of STREAM_NODE_TOKEN. Returns None without both. Raises UsageError, ContextError."""
+    """Returns the path of the file with the token of a new context: the file of --token-file, or a new private file
+    with the token of STREAM_NODE_TOKEN. None: neither is given. Raises UsageError, ContextError."""
     from ockam.files.durable_files import make_folder, write_durably
     from ockam.identity.token import Token, TokenError
     from stream_node.cli.contexts import ContextError

@@ -112,7 +112,7 @@ def take_place() -> WorkerPlace | None:
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
-    """The address at which one worker listens for the others. told: the address that they use; None: the same one."""
+    """The address at which one worker listens for the others. told: the `host:port` that they use, if it differs."""
 
     host: str
     port: int

@@ -40,8 +40,8 @@ logger = structlog.get_logger(__name__)
 
 # type ConnectionsRequest struct { request_id: uint  limit: uint }
 class ConnectionsRequest(msgspec.Struct, frozen=True):
-    """limit: the largest number of connections, and of identities, in the answer: those with the most bytes a second,
-    and then the most bytes."""
+    """A request for the open connections. limit: the most connections, and the most identities, in the answer: first
+    those with the most bytes a second, then those with the most bytes."""
 
     request_id: bare.UInt
     limit: bare.UInt
@@ -92,7 +92,7 @@ class PartyTraffic(msgspec.Struct, frozen=True):
 # type ConnectionsResponse struct { request_id: uint  total: uint  connections: list<OpenConnection>
 #   parties: list<PartyTraffic> }
 class ConnectionsResponse(msgspec.Struct, frozen=True):
-    """total: the number of all open connections."""
+    """The answer to a ConnectionsRequest. total: the number of all open connections."""
 
     request_id: bare.UInt
     total: bare.UInt
@@ -102,8 +102,8 @@ class ConnectionsResponse(msgspec.Struct, frozen=True):
 
 # type CloseRequest struct { request_id: uint  who: str  keep: str }
 class CloseRequest(msgspec.Struct, frozen=True):
-    """who: the `host:port` of one connection; or an identity or a `party`, all of whose connections are closed. The
-    connection by which the request comes stays open. keep: the `host:port` of another one that stays open."""
+    """A request to close connections. who: a `host:port`, or an identity or a `party`, all of whose connections are
+    closed. The connection of the request stays open. keep: the `host:port` of another one that stays open."""
 
     request_id: bare.UInt
     who: str

@@ -190,7 +190,7 @@ SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "nam
 
 class StreamRate(msgspec.Struct, frozen=True):
     """One stream with its partitions. messages_per_s: None after one reading, or for a new stream. lag: the largest lag
-    of a consumer; None without any. newest_us: the time of its newest message; None without any."""
+    of a consumer; None without consumers. newest_us: the time of its newest message; None without messages."""
 
     stream: str
     partitions: int

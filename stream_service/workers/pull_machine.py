@@ -68,7 +68,7 @@ TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
 
 
 class WaitingPull(Protocol):
-    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part extends it.
+    """An unanswered pull. deadline_s: the end of its wait, in seconds; 0: it must not wait. A sent part extends it.
     goes_on: whether the pull stays a long poll when a message has come."""
 
     @property

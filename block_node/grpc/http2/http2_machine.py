@@ -143,7 +143,7 @@ class _Frames(FrameBuffer):
 
 
 class Http2Machine:
-    """calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
+    """One HTTP/2 connection. calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
 
     Invariant (`check`): `_sending` has each call that has bytes or trailers to send and is not `_blocked` by a window.
     `unsent_bytes` is the size of `out`.

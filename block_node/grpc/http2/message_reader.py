@@ -99,7 +99,7 @@ class MessageBudget:
 
 
 class MessageReader:
-    """The bytes of one direction of a call. encoding: the encoding of its compressed messages.
+    """Reads the messages of one direction of a call. encoding: the encoding of its compressed messages.
 
     bytes_max: the largest message, also decompressed. begun: the number of messages whose prefix was taken.
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.

@@ -156,7 +156,7 @@ def _required(row: Any, name: str) -> bytes:
 
 
 def _bytes_of(row: Any, name: str) -> bytes | None:
-    """Returns a field given as text or as base64, None without it. Raises ValueError if both are given."""
+    """Returns a field given as text or as base64, None if it is not given. Raises ValueError if both are given."""
     import msgspec
 
     text, encoded = getattr(row, name), getattr(row, f"{name}_base64")

@@ -1,4 +1,4 @@
-"""What the dashboard's task keeps of the last quarter of an hour: samples of the counters (History), the rates of
+"""The records of the dashboard's task from the last quarter of an hour: samples of the counters (History), rates of
 streams (StreamRates), streams without their usual messages (Silence), and mirrors in trouble (MirrorWatch)."""
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ T = TypeVar("T")
 
 
 class Metric(NamedTuple):
-    """name: the whole name, with the unit and, for a counter, with `_total`."""
+    """One metric. name: the whole name, with the unit and, for a counter, with `_total`."""
 
     name: str
     kind: Kind

@@ -135,7 +135,7 @@ class Promotions:
         return [mirror for mirror in self._tasks.mirrors(name) if mirror.has_role(roles)]
 
     def _promotion(self, name: str, roles: Collection[StreamRole] = FOLLOWING) -> Promotion:
-        """Returns a promotion of the partitions of a stream that follow. Raises MirrorError if none does."""
+        """Returns a promotion of the partitions of a stream with one of `roles`. Raises MirrorError without any."""
         mirrors = self.mirrors(name, roles)
         if not mirrors:
             raise MirrorError(f"{name!r} is no mirror on this node")
@@ -152,7 +152,7 @@ class Promotions:
 
     async def _run(self, name: str, begun: Begun) -> None:
         """Promotes a stream, or gives the role back to its source.
-        One of both is repeated until it is done: otherwise no node might be left that takes pushes."""
+        The promotion, or the return, is repeated until it is done: otherwise no node might take pushes."""
         while True:
             reason = ""
             try:
