@@ -15,6 +15,7 @@ import msgspec
 from stream_service import mirror_rows, stored
 from stream_service.appending import AppendRequest, AppendStatus
 from stream_service.extensions import encode_beside
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, BePrimary
 from stream_service.publisher_rows import cut_publishers
 from stream_service.role_machine import RoleEvent, StreamRole, find_next
@@ -58,7 +59,7 @@ class StreamChange(Operation, Generic[T]):
         self.record: StreamRecord | None = None
         self.last_time_us = 0
         self.history: History = ()
-        self.mirror: mirror_rows.MirrorRow | None = None
+        self.mirror: MirrorRow | None = None
         self.appended: Sequence[Append] = ()
 
     def apply(self, session: Session) -> None:
@@ -183,7 +184,7 @@ def find_record(session: Session, stream_id: int, index: int) -> Record | None:
     return records[0] if records and records[0][0] == index else None
 
 
-RoleChanged: TypeAlias = StreamChange[mirror_rows.MirrorRow | None]
+RoleChanged: TypeAlias = StreamChange[MirrorRow | None]
 """A change by `store_role`. Its result is the row of the fence that was given up."""
 
 
@@ -196,7 +197,7 @@ def store_role(
     is_planned: bool = False,
     heard: tuple[int, int] | None = None,
     gives_up_fence: bool = False,
-) -> mirror_rows.MirrorRow | None:
+) -> MirrorRow | None:
     """Makes a stream a mirror, or makes a mirror a primary. If `to` is None, only ensures that the stream has a
     history. Returns the row of the fence that was given up, or None.
 
@@ -231,15 +232,9 @@ def store_role(
 
 
 def _follow(
-    session: Session,
-    stream_id: int,
-    row: mirror_rows.MirrorRow | None,
-    to: BeMirror,
-    *,
-    sets_aside: bool,
-    gives_up_fence: bool,
-) -> mirror_rows.MirrorRow | None:
-    made = mirror_rows.MirrorRow(stream_id, StreamRole.FOLLOWING, to.source, to.stream_name, sets_aside=sets_aside)
+    session: Session, stream_id: int, row: MirrorRow | None, to: BeMirror, *, sets_aside: bool, gives_up_fence: bool
+) -> MirrorRow | None:
+    made = MirrorRow(stream_id, StreamRole.FOLLOWING, to.source, to.stream_name, sets_aside=sets_aside)
     given_up = row if row is not None and row.fences_another(to.source, to.stream_name) else None
     if given_up is not None and not gives_up_fence:
         raise mirror_rows.FenceUnfinished(f"the stream {given_up.fence_text()}")
@@ -257,7 +252,7 @@ def make_mirror(session: Session, name: str, partition: int, created_us: int, so
     """Makes a stream-partition that is a mirror. It gets its history with the first answer of its source."""
     record = session.log.ensure_stream(name, partition, created_us)
     mirror_rows.write_mirror(
-        session, mirror_rows.MirrorRow(record.stream_id, StreamRole.FOLLOWING, source.source, source.stream_name)
+        session, MirrorRow(record.stream_id, StreamRole.FOLLOWING, source.source, source.stream_name)
     )
     return stored.stored_stream(session, record)
 

@@ -52,6 +52,7 @@ def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers
 
 
 def prefixed(part: bytes | None) -> bytes:
+    """Returns a value behind its length, or the length that stands for None."""
     if part is None:
         return _NONE_LENGTH
     return len(part).to_bytes(4, "little") + part

@@ -112,6 +112,7 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 
 def _tried_rollback(session: Session) -> StorageError | None:
+    """Rolls back. An error of the rollback is fatal, since the session cannot be used any more."""
     error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True

@@ -26,7 +26,6 @@ from stream_storage.histogram import Histogram
 if TYPE_CHECKING:
     from stream_storage.statement import Rows, Statement, Values
 
-
 T = TypeVar("T")
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
@@ -219,8 +218,9 @@ class Log(Protocol):
 
     def cut_from(self, stream_id: int, index: int) -> int:
         """Deletes the messages from `index` on, and returns their number. `index` becomes the next index, so new
-        messages get the deleted indexes. A copy needs this when its last messages differ from its source. Callers cut
-        many messages in several short calls, from the end. Raises UnknownStreamId."""
+        messages get the deleted indexes. A copy needs this when its last messages differ from its source; the caller
+        has stored them elsewhere. Callers cut many messages in several short calls, from the end. Raises
+        UnknownStreamId."""
 
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Deletes the messages below `index`, and returns their number. The next index does not change. Callers delete

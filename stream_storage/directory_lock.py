@@ -112,6 +112,7 @@ class DirectoryLock:
 
     @property
     def descriptor(self) -> int:
+        """The descriptor of the lock file. A process that inherits it holds the lock, too, until it ends."""
         return self._file
 
     def confirm_boot(self, *, emptied: bool) -> None:

@@ -83,6 +83,7 @@ def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry
 
 
 def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:
+    """Returns the history of a stream, inside a transaction. A stream without one gets an entry from index 0 on."""
     found = list_history(session, stream_id)
     if not found:
         found = (HistoryEntry(new_id(), 0),)

@@ -1,5 +1,5 @@
 """The interface between the trio thread of a node and its storage, and the code that all runners share:
-`stream_storage.thread_runner` for a node, `stream_storage.runner` for a node in memory,
+`stream_storage.thread_runner` for a node, `MemoryRunner` for a node in memory,
 `tests/support/storage/inline_runner.py` for simulations."""
 
 from __future__ import annotations

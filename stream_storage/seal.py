@@ -55,6 +55,7 @@ verified as a whole, even if these packages are not imported."""
 
 
 def seal_column() -> Column[int]:
+    """Returns the column for the seal, which must be the last column of a table."""
     return Column(SEAL, BigInteger, nullable=False, server_default="0")
 
 

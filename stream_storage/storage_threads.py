@@ -192,6 +192,7 @@ class WritingThread(threading.Thread):
                         operation.commit = times
 
     def _write_again(self, batch: list[Operation]) -> None:
+        """Commits operations once more, after the log is copied, so that the commit can overwrite it."""
         self.failure = self.upkeep.make_room()
         if self.failure is None:
             for operation in batch:

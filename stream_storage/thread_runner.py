@@ -265,6 +265,7 @@ class ThreadRunner(trio.abc.AsyncResource):
         )
 
     def _is_for_here(self, operation: Operation) -> bool:
+        """Whether the trio thread commits it: a change to the writing thread and back takes longer than a short one."""
         return self._writes == 1 and self._database.is_local and self._short.are_usual and operation.is_short()
 
     def _wake_writer(self) -> None:
@@ -323,6 +324,7 @@ class ThreadRunner(trio.abc.AsyncResource):
             self._completes_one = False
 
     async def _end_with_trio(self) -> None:
+        """Ends the threads if the trio run ends before the runner is closed: else the process could not end."""
         try:
             await self._ended.wait()
         finally:

@@ -16,6 +16,7 @@ import structlog
 from ockam.actors.message import HERE, Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from stream_service import extensions, mirror_rows, stored
+from stream_service.extensions import DeleteResponse
 from stream_service.operations import describe, find_cut, truncate_step
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.clock import Clock
@@ -216,12 +217,7 @@ class StreamManagement:
         self._delete(message, request.request_id, extensions.DELETE_ALL, keeps_positions=request.keeps_positions)
 
     def _delete(
-        self,
-        message: Message,
-        request_id: int,
-        under: Protocol[Any, extensions.DeleteResponse],
-        *,
-        keeps_positions: bool,
+        self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
     ) -> None:
         stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
@@ -250,7 +246,7 @@ class StreamManagement:
                 return
             self._services.counters.retaining.pop(stream_id, None)
             self._note("stream_deleted", message, deleted, first_index)
-            self._worker.reply(message, under.encode_response(extensions.DeleteResponse(request_id, deleted)))
+            self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
         # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.

@@ -99,6 +99,7 @@ class PostgresDatabase:
 
     @property
     def name(self) -> str:
+        """The hosts and the database, without the password."""
         return self._server.name
 
     @property

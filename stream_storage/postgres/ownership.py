@@ -17,7 +17,7 @@ transaction that no standby has.
 
 The node tries each epoch once: an attempt that was given up can still wait at the server for the row, and changes
 nothing if a later attempt came first. An older row on another server cannot lead to the same epoch there, so readers
-can tell the two servers apart (`stream_storage.postgres.ownership`). A member of a cluster fences another one by an
+can tell the two servers apart (`Freshness`). A member of a cluster fences another one by an
 update of its row:
 
     UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = 'the other one'
@@ -102,7 +102,8 @@ class Ownership:
         return int(result.get_value(0, 0)), int(result.get_value(0, 1))
 
     def believe(self, epoch: int, stored: int) -> None:
-        """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost."""
+        """Notes the result of `take`, once it has the same promise as every commit. Raises ConfirmedLost if the server
+        lacks transactions that are known to be stored."""
         self._taken = True
         self.epoch = epoch
         if stored < self.confirmed:
@@ -222,6 +223,7 @@ class Freshness:
         self._told_epoch = 0
 
     def renew(self) -> None:
+        """Makes the next transaction compare the server, since the connection is a new one."""
         self._epoch = 0
 
     def begin(self, run: Callable[[bytes], Any], *, is_on_standby: bool) -> None:

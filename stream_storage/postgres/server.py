@@ -49,6 +49,7 @@ class Deadlines:
             self._ends_s[descriptor] = time.monotonic() + self.seconds
 
     def end(self, descriptor: int) -> None:
+        """Notes the end of the call. After this, the connection may be closed."""
         with self._lock:
             self._ends_s.pop(descriptor, None)
 
@@ -284,7 +285,8 @@ _GOOD = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
 def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: bytes | None = None) -> Any:
     """Runs one command, or several that are separated by semicolons; `payload` has the rows of a COPY FROM STDIN among
-    them. Returns the `psycopg.pq` result of the last command. Raises StorageError."""
+    them. The server does nothing after a command that fails. Returns the `psycopg.pq` result of the last command.
+    Raises StorageError."""
     wire = connection.pgconn
     if wire.status != ConnStatus.OK:
         raise DatabaseLost("the connection is closed")
@@ -356,6 +358,7 @@ def _send_rows(wire: Any, payload: bytes) -> Any:
 
 
 def _flush(wire: Any, ready: select.poll) -> None:
+    """Sends everything that waits to be sent. The server may answer before it has read everything."""
     while wire.flush():
         if any(event & select.POLLIN for _, event in ready.poll()):
             wire.consume_input()

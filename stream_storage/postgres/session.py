@@ -291,6 +291,7 @@ class PostgresSession:
             raise
 
     def _begin_now(self, begin: Callable[[], object]) -> None:
+        """Sends the first commands of a transaction. If the server refuses one, undoes what it has begun."""
         try:
             begin()
         except errors.StorageError as error:
@@ -404,6 +405,7 @@ class PostgresSession:
         self._unreached = None
 
     def _settle_doubt(self) -> None:
+        """Finds out on the new connection whether the commit whose answer was lost is stored."""
         if self._doubt is not None:
             stored = self._stored_commits == self._doubt
             self._doubt = None

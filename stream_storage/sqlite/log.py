@@ -4,15 +4,15 @@ transactions."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from stream_storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
 from stream_storage.contract import Append, Record
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, corrupt_text
 from stream_storage.sqlite import statements
-from stream_storage.sqlite.errors import mapped
+from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.page import ASSUMED_BYTES, can_join, read_page
 from stream_storage.sqlite.rows import execute
 from stream_storage.stream_rows import DELETE_BELOW, INDEX_MAX, StreamRows, stream_ends
@@ -21,6 +21,22 @@ RUN_ROWS_MIN = 64
 """An append with at least this many messages, without keys and headers, gets INSERT statements of its own, in which
 stream and time are parameters once. Smaller appends share statements with stream and time in each row: each statement
 releases the interpreter's lock (GIL) and must acquire it again, which costs more for few rows."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """As `stream_storage.sqlite.errors.mapped`, for SQLite's errors, without the time of a context manager."""
+
+    @wraps(method)
+    def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(*arguments, **named)
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    return mapped
 
 
 class SqliteLog(StreamRows):
@@ -35,7 +51,7 @@ class SqliteLog(StreamRows):
         self.appended_bytes = 0
         self._assumed_bytes = ASSUMED_BYTES
 
-    @mapped()
+    @_mapped
     def append(self, appends: Sequence[Append]) -> None:
         self._check_transaction()
         # Move the next index of every stream first. This checks the indexes, so no inserted row can be a duplicate or
@@ -60,7 +76,7 @@ class SqliteLog(StreamRows):
         for statement, _, values in _chunks(rows, _COLUMNS, statements.INSERT_ROWS):
             self._connection.execute(statement, values)
 
-    @mapped()
+    @_mapped
     def truncate_before(self, stream_id: int, index: int) -> int:
         self._check_transaction()
         stream = self.get_stream(stream_id)
@@ -73,7 +89,7 @@ class SqliteLog(StreamRows):
         self._connection.execute(statements.TRUNCATE_STREAM, (end, deleted_bytes, stream_id))
         return deleted
 
-    @mapped()
+    @_mapped
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
     ) -> list[Record]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stream_storage.contract import Session
-from stream_storage.sqlite.errors import mapped
+from stream_storage.sqlite.errors import storage_error
 from stream_storage.statement import Values
 
 
@@ -21,32 +21,44 @@ class SqliteRows:
     def rowcount(self) -> int:
         return self._cursor.rowcount
 
-    @mapped()
     def fetchone(self) -> Any:
-        return self._cursor.fetchone()
+        try:
+            return self._cursor.fetchone()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
 
-    @mapped()
     def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
+        try:
+            return self._cursor.fetchall()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
 
     def __iter__(self) -> Iterator[Any]:
-        with mapped():
+        try:
             yield from self._cursor
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
 
 
-@mapped()
 def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
-    return SqliteRows(connection.execute(statement, values))
+    try:
+        return SqliteRows(connection.execute(statement, values))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
 
 
-@mapped()
 def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    connection.executemany(statement, values)
+    try:
+        connection.executemany(statement, values)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
 
 
-@mapped()
 def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
-    return [connection.execute(statement, each).fetchone() for each in values]
+    try:
+        return [connection.execute(statement, each).fetchone() for each in values]
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
 
 
 def connection_of(session: Session) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.sqlite.disk_diagnosis import diagnose, find_no_room
-from stream_storage.sqlite.errors import caused_error, mapped
+from stream_storage.sqlite.errors import caused_error, mapped, storage_error
 from stream_storage.sqlite.log import SqliteLog
 from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from stream_storage.statement import Values
@@ -166,9 +166,11 @@ class SqliteSession:
         finally:
             self.connection.close()
 
-    @mapped()
     def _execute(self, statement: str) -> None:
-        self.connection.execute(statement)
+        try:
+            self.connection.execute(statement)
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
 
 
 @mapped()

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from stream_storage.sqlite.bulk.arrow_pages import ArrowPage
 
-
 STEP_BYTES = 4 * 1024 * 1024
 """The first size of the memory, which stays a multiple of this number."""
 

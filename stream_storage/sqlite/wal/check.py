@@ -26,6 +26,7 @@ from stream_storage.errors import MessagesBehind, StorageError, WalDamaged
 from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import SURVEY_PREFIX
 from stream_storage.sqlite.wal import scan_machine
+from stream_storage.sqlite.wal.scan_machine import How, WalState
 
 logger = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class CheckedWal(NamedTuple):
 
     wal: scan_machine.WalReader
     found: scan_machine.Scan
-    verdict: scan_machine.WalState
+    verdict: WalState
     find_page: scan_machine.FindPage
 
 
@@ -59,25 +60,25 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
     with mapped(), examined(database, rebooted=rebooted) as log:
         if log is not None:
             _check_not_alone(database, log)
-        if log is None or log.verdict is scan_machine.WalState.SOUND:
+        if log is None or log.verdict is WalState.SOUND:
             return
         # A damaged log stays as it is, and a copy is made.
-        if log.verdict is scan_machine.WalState.DAMAGED:
+        if log.verdict is WalState.DAMAGED:
             raise _damaged_and_kept(database, log)
         # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
         # overwrite only some of them, and the others would then look like damage.
-        if log.verdict is scan_machine.WalState.TORN:
+        if log.verdict is WalState.TORN:
             _cut(database, log)
             return
         # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
         kept = keep_copy(database)
         behind = list_behind(database, log.wal, log.found)
-        if log.verdict is scan_machine.WalState.COMPLETED:
+        if log.verdict is WalState.COMPLETED:
             install_log(database, rebuild(log.wal, log.found))
         else:
             _cut(database, log)
         logger.warning(
-            "wal_end_completed" if log.verdict is scan_machine.WalState.COMPLETED else "wal_end_cut",
+            "wal_end_completed" if log.verdict is WalState.COMPLETED else "wal_end_cut",
             frames=log.found.end - log.found.good,
             unreadable=len(log.found.damaged),
             behind=None if behind is None else [str(each) for each in behind],
@@ -104,11 +105,7 @@ def refuse_damaged(database: Path) -> None:
     if owner_lives(database.parent) and in_use(database.parent):
         return
     with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
-        if log is None or log.verdict in (
-            scan_machine.WalState.SOUND,
-            scan_machine.WalState.TORN,
-            scan_machine.WalState.CUT,
-        ):
+        if log is None or log.verdict in (WalState.SOUND, WalState.TORN, WalState.CUT):
             return
         # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
         # read here.
@@ -311,11 +308,7 @@ def rewrite(wal: scan_machine.WalReader, end: int, corrected: dict[int, scan_mac
     yield header + scan_machine.PAIR.pack(*sums)
     for number in range(1, end + 1):
         head, damage = wal.head(number), corrected.get(number)
-        if (
-            damage is not None
-            and damage.how in (scan_machine.How.LOST, scan_machine.How.DOUBT)
-            and not 0 < damage.page <= pages
-        ):
+        if damage is not None and damage.how in (How.LOST, How.DOUBT) and not 0 < damage.page <= pages:
             continue
         page = head.page if damage is None else damage.page
         commit = head.commit if damage is None else damage.commit
