@@ -225,5 +225,6 @@ def raise_fences(session: Session, floor: int) -> None:
 def raise_floor(session: Session, floor: int) -> None:
     """Raises the floor, above which all new fences are, unless it is higher already. Call it inside a transaction."""
     floor = max([floor, *(known for known, _ in session.execute(FLOOR))])
-    session.execute(_SET_FLOOR, (floor, seal_of(lease_floor.name, (floor,))))
+    # In the other order, two members of a cluster could each hold a row for which the other one waits.
     session.execute(_CLEAR_FLOORS, (floor,))
+    session.execute(_SET_FLOOR, (floor, seal_of(lease_floor.name, (floor,))))

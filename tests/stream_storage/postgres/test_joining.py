@@ -1,4 +1,5 @@
-"""Goal: a node that starts does not disturb the members that write to its database, and waits for none of them.
+"""Goal: a node that starts does not disturb the members that write to its database, and waits for none of them. Nor do
+members that raise the floor of all leases wait for each other without end.
 
 Method: a transaction of another program has the locks of a writer on every table while a second member opens the
 database, and the statements of the second one have a time limit.
@@ -6,6 +7,7 @@ database, and the statements of the second one have a time limit.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from block_node.persist.schema import block_evicted
+from index_service.lease_storage import FLOOR, raise_floor
 from stream_node.fleet.cluster.tables import TABLES
 from stream_storage.errors import DatabaseLost
 from stream_storage.postgres.database import PostgresDatabase
@@ -40,6 +43,36 @@ def test_a_member_joins_while_others_write(server: PostgresServer, tmp_path: Pat
         for table in tables.split():
             writer.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
         opened(server, tmp_path, "second").close()
+
+
+def test_members_that_raise_the_floor_at_once_cause_no_deadlock(server: PostgresServer, tmp_path: Path) -> None:
+    """Each has the leases of two groups to forget in one transaction."""
+    databases = [opened(server, tmp_path, member) for member in ("first", "second")]
+    first, second = (each.session() for each in databases)
+    first.begin()
+    raise_floor(first, 40)
+    first.commit()
+    first.begin()
+    raise_floor(first, 41)
+
+    def raise_too() -> None:
+        second.begin()
+        raise_floor(second, 42)
+        raise_floor(second, 43)
+        second.commit()
+
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(raise_too)
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while server.ask(waits) == "0":
+            assert not other.done(), other.result()
+        raise_floor(first, 42)
+        first.commit()
+        other.result()
+    assert next(iter(first.execute(FLOOR)))[0] == 43
+    for session, database in zip((first, second), databases, strict=True):
+        session.close()
+        database.close()
 
 
 def test_a_start_waits_a_bounded_time_for_a_lock(server: PostgresServer, tmp_path: Path) -> None:
