@@ -9,6 +9,7 @@ from __future__ import annotations
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines import events
 from cardinal_streams.machines.consumer_machine import NEW
+from cardinal_streams.machines.events import Completed, ConsumerEvent
 from cardinal_streams.machines.reading_again import RereadingConsumer
 from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
@@ -33,7 +34,7 @@ class UnorderedConsumer(RereadingConsumer):
         # number of messages that this reading took; None while it runs.
         self._began_again_at = self._completed_before = 0
         self._again: int | None = 0
-        self._unfinished: dict[bytes, events.Completed] = {}
+        self._unfinished: dict[bytes, Completed] = {}
         self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
 
     @property
@@ -48,11 +49,9 @@ class UnorderedConsumer(RereadingConsumer):
         """The open reorg channels, by the hash of their common ancestor."""
         return tuple(self._open)
 
-    def receive(
-        self, key: bytes, value: bytes, source: str, offset: int
-    ) -> list[events.ConsumerEvent | events.Completed]:
+    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
         """Takes a message of the normal feed (the application's topics), and returns the events that it causes."""
-        out: list[events.ConsumerEvent | events.Completed] = []
+        out: list[ConsumerEvent | Completed] = []
         message = self._decode(key, value, source, offset)
         if isinstance(message, events.BadMessage):
             return [message]
@@ -65,18 +64,18 @@ class UnorderedConsumer(RereadingConsumer):
                 self._announce(event, out)
             # Ends of sections and old blocks mean nothing without a chain.
             elif not isinstance(event, ReorgComplete | ReorgAbandoned | events.Outdated):
-                if isinstance(event, events.Completed):
+                if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)
         if self._normal.put_off.position and self._normal.may_read_again(at_end=False):
             self._read_again(out)
         return out
 
-    def at_end(self) -> list[events.ConsumerEvent | events.Completed]:
+    def at_end(self) -> list[ConsumerEvent | Completed]:
         """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
         `ReadAgain`. A reading that completes no block is repeated only after as many further messages as it took: most
         of the put-off blocks may lack messages that are deleted."""
-        out: list[events.ConsumerEvent | events.Completed] = []
+        out: list[ConsumerEvent | Completed] = []
         machine, statistics = self._normal, self._normal.statistics()
         if not machine.put_off.position:
             machine.keeps_oldest = False
@@ -96,22 +95,20 @@ class UnorderedConsumer(RereadingConsumer):
             machine.keeps_oldest = False
         return out
 
-    def receive_history(
-        self, key: bytes, value: bytes, source: str, offset: int
-    ) -> list[events.ConsumerEvent | events.Completed]:
+    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
         """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`)."""
         self._channel_sources.put(source, None)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
     def receive_reorg(
         self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
-    ) -> list[events.ConsumerEvent | events.Completed]:
+    ) -> list[ConsumerEvent | Completed]:
         """Takes a message from the channel of the reorg with this common ancestor. Messages that begin or end a section
         are ignored, because a redundant producer can still write to the channel."""
         self._channel_sources.put(source, ancestor)
         return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
-    def done(self, event: events.Completed) -> None:
+    def done(self, event: Completed) -> None:
         """Notes that the application has finished this block. Raises `ValueError` at a second call."""
         # Compared by identity: the same block can be returned twice.
         if self._unfinished.get(event.batch.hash) is not event:
@@ -160,7 +157,7 @@ class UnorderedConsumer(RereadingConsumer):
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max
 
-    def _read_again(self, out: list[events.ConsumerEvent | events.Completed]) -> None:
+    def _read_again(self, out: list[ConsumerEvent | Completed]) -> None:
         event, of_channels = self._begin_again()
         out.append(event)
         # Closed channels are not read again: they are history.
@@ -169,7 +166,7 @@ class UnorderedConsumer(RereadingConsumer):
             if ancestor in self._open:
                 out.append(events.ReadAgain({source: offset}, ancestor))
 
-    def _announce(self, reorg: Reorg, out: list[events.ConsumerEvent | events.Completed]) -> None:
+    def _announce(self, reorg: Reorg, out: list[ConsumerEvent | Completed]) -> None:
         if reorg.hash in self._open:
             return
         # Reorgs have no end here, so the oldest channel makes room for a new one.

@@ -13,6 +13,7 @@ from ockam.protocol import Protocol, ProtocolError, find_name
 from stream_service import extensions
 from stream_service.appending import APPEND, COPY
 from stream_service.bulk import BULK
+from stream_service.extensions import CUT_PULL, MARKED_PULL, PACKED_PULL, RICH_PULL
 from stream_service.mirroring import MIRROR, ROLE
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
 
@@ -64,18 +65,10 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         ROLE: write(Right.ADMIN, StreamWorker.change_role),
         # These wait in queues, and see every push that came before them.
         PULL: read(Right.READ, Readable.pull),
-        extensions.RICH_PULL: read(
-            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.RICH_PULL.decode_request)
-        ),
-        extensions.CUT_PULL: read(
-            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.CUT_PULL.decode_request)
-        ),
-        extensions.MARKED_PULL: read(
-            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.MARKED_PULL.decode_request)
-        ),
-        extensions.PACKED_PULL: read(
-            Right.READ, lambda stream, message: stream.pull_rich(message, extensions.PACKED_PULL.decode_request)
-        ),
+        RICH_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),
+        CUT_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, CUT_PULL.decode_request)),
+        MARKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
+        PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
         MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
         # These only show whether the stream exists, and its bounds: any right on the stream is enough.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from stream_storage import errors
+from stream_storage.errors import NO_ROOM, DiskFailed, DiskFull, StorageReadOnly
 
 _LOST_CLASSES = ("08", "57P", "25006")
 """Prefixes of SQLSTATE: connection failed; the server shuts down or starts; the server has become a standby."""
@@ -43,9 +44,7 @@ def server_error(state: str, reason: str, *, broken: bool = False) -> errors.Sto
     if state == _CANCELLED_STATE:
         return errors.StorageBusy(f"the database server has cancelled the operation: {told}; repeat it")
     if state.startswith(_FULL_CLASSES):
-        return errors.DiskFull(
-            f"{errors.NO_ROOM}: the database server says: {told}; free space on its disk, then repeat"
-        )
+        return DiskFull(f"{NO_ROOM}: the database server says: {told}; free space on its disk, then repeat")
     if state.startswith(_DAMAGED_CLASSES):
         damaged = errors.DatabaseCorrupt(
             f"the database is damaged: {told}; stop the node, and restore a base backup or promote a standby"
@@ -53,13 +52,9 @@ def server_error(state: str, reason: str, *, broken: bool = False) -> errors.Sto
         damaged.fatal = True
         return damaged
     if state.startswith(_DISK_CLASSES):
-        return errors.DiskFailed(
-            f"the disk of the database server failed: {told}; stop the node, and check that server"
-        )
+        return DiskFailed(f"the disk of the database server failed: {told}; stop the node, and check that server")
     if state.startswith(_REFUSED_CLASSES):
-        return errors.StorageReadOnly(
-            f"the database refused access: {told}; give the role of the node the rights it needs"
-        )
+        return StorageReadOnly(f"the database refused access: {told}; give the role of the node the rights it needs")
     if state.startswith(_LIMIT_CLASSES):
         return errors.StorageBusy(f"the database server has reached a limit: {told}; raise the limit, then repeat")
     return errors.OperationFailed(f"the database refused the operation: {told}; report this mistake")

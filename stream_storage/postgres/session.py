@@ -12,8 +12,10 @@ import psycopg
 import structlog
 
 from stream_storage import errors
+from stream_storage.errors import DatabaseLost
 from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.postgres import dialect
+from stream_storage.postgres.dialect import PostgresRows
 from stream_storage.postgres.durability import KeptDurability
 from stream_storage.postgres.errors import storage_error
 from stream_storage.postgres.log import PREPARED, PostgresLog
@@ -69,7 +71,7 @@ class PostgresSession:
         self._answered_s = self._examined_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
-        self._unreached: errors.DatabaseLost | None = None
+        self._unreached: DatabaseLost | None = None
         self._gave_up_s = 0.0
         self._end: errors.StorageError | None = None
         self._doubt: int | None = None
@@ -84,11 +86,9 @@ class PostgresSession:
     def in_transaction(self) -> bool:
         return self._in_transaction
 
-    def execute(self, statement: Statement, values: Values = ()) -> dialect.PostgresRows:
+    def execute(self, statement: Statement, values: Values = ()) -> PostgresRows:
         compiled = dialect.compile_statement(statement)
-        return dialect.PostgresRows(
-            self.run(compiled.text, dialect.in_order(statement, compiled, values)), compiled.texts
-        )
+        return PostgresRows(self.run(compiled.text, dialect.in_order(statement, compiled, values)), compiled.texts)
 
     @property
     def defers(self) -> bool:
@@ -111,7 +111,7 @@ class PostgresSession:
             return [self.execute(statement, each).fetchone() for each in values]
         lookup = dialect.set_lookup(statement)
         columns = dialect.columns_of([dialect.in_order(statement, lookup, each) for each in values])
-        rows = dialect.PostgresRows(self.run(lookup.text, columns), lookup.texts).fetchall()
+        rows = PostgresRows(self.run(lookup.text, columns), lookup.texts).fetchall()
         found = {row[0]: row[1:] for row in rows}
         return [found.get(place) for place in range(1, len(values) + 1)]
 
@@ -145,7 +145,7 @@ class PostgresSession:
             try:
                 check_open(self._connection)
                 self._examine()
-            except errors.DatabaseLost as error:
+            except DatabaseLost as error:
                 self._lose(error)
                 raise self._unreached or error from None
             self._unsent.append(self._ownership.begin())
@@ -162,10 +162,10 @@ class PostgresSession:
         try:
             result = self._command(*self._take_unsent(b"COMMIT"))
         except errors.StorageError as error:
-            if isinstance(error, errors.DatabaseLost) and self._lost_since_s is not None:
+            if isinstance(error, DatabaseLost) and self._lost_since_s is not None:
                 # The operations have waited since the commit began.
                 self._lost_since_s = min(self._lost_since_s, time.monotonic() - (time.perf_counter() - began_s))
-            if with_others and not isinstance(error, errors.DatabaseLost):
+            if with_others and not isinstance(error, DatabaseLost):
                 # The server did nothing behind the statement that failed, so the transaction is still open.
                 self._command(b"ROLLBACK")
                 if not error.fatal:
@@ -175,7 +175,7 @@ class PostgresSession:
             self._in_transaction = False
         try:
             self._check_waited()
-        except errors.DatabaseLost as lost:
+        except DatabaseLost as lost:
             self._lose(lost)
             raise
         # The server answers a COMMIT with ROLLBACK if the transaction had failed.
@@ -191,7 +191,7 @@ class PostgresSession:
             self._in_transaction = False
             self._take_unsent()
             lost_since_s = None if self._ownership is None else self._lost_since_s
-            with suppress(errors.DatabaseLost):
+            with suppress(DatabaseLost):
                 # The server undoes the transaction of a connection that is gone. The next `begin` notices the loss.
                 self._command(b"ROLLBACK")
             self._lost_since_s = lost_since_s
@@ -223,7 +223,7 @@ class PostgresSession:
         self._command(disconnect_command(owner))
 
     def recover(self, error: errors.StorageError) -> bool:
-        if not isinstance(error, errors.DatabaseLost):
+        if not isinstance(error, DatabaseLost):
             return False
         # Other operations have just waited in vain, and these were in the queue meanwhile.
         gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
@@ -242,7 +242,7 @@ class PostgresSession:
         return False
 
     def settle(self, error: errors.StorageError) -> bool | errors.StorageError:
-        if not isinstance(error, errors.DatabaseLost):
+        if not isinstance(error, DatabaseLost):
             # The server has answered that it did not commit.
             return False
         assert self._ownership is not None, "only a session that writes commits"
@@ -278,7 +278,7 @@ class PostgresSession:
         try:
             self._durability.adopt(self._connection)
         except errors.UnsafeDatabase as error:
-            raise errors.DatabaseLost(str(error)) from error
+            raise DatabaseLost(str(error)) from error
         self._examined_s = time.monotonic()
 
     def _begin_reading(self) -> None:
@@ -286,7 +286,7 @@ class PostgresSession:
         assert freshness is not None, "a session that does not write has to see what is confirmed"
         try:
             self._begin_now(lambda: freshness.begin(self._command, is_on_standby=self._is_on_standby))
-        except errors.DatabaseLost as error:
+        except DatabaseLost as error:
             self._lose(error)
             raise
 
@@ -295,7 +295,7 @@ class PostgresSession:
         try:
             begin()
         except errors.StorageError as error:
-            if not isinstance(error, errors.DatabaseLost):
+            if not isinstance(error, DatabaseLost):
                 self._command(b"ROLLBACK")
             raise
 
@@ -315,7 +315,7 @@ class PostgresSession:
             try:
                 self._command(*self._take_unsent())
             except errors.StorageError as error:
-                if error.fatal or isinstance(error, errors.DatabaseLost):
+                if error.fatal or isinstance(error, DatabaseLost):
                     raise
                 raise errors.PartFailed(error) from error
 
@@ -324,7 +324,7 @@ class PostgresSession:
             result = command(self._connection, self._server.deadlines, text, payload)
             self._answered_s = time.monotonic()
             return result
-        except errors.DatabaseLost as error:
+        except DatabaseLost as error:
             self._lose(error)
             raise
         except errors.NodeReplaced as error:
@@ -333,20 +333,20 @@ class PostgresSession:
 
     def _call(self, call: Callable[[], object]) -> None:
         if self._connection.closed:
-            raise errors.DatabaseLost("the connection is closed")
+            raise DatabaseLost("the connection is closed")
         descriptor = self._connection.fileno()
         self._server.deadlines.begin(descriptor)
         try:
             call()
         except psycopg.Error as raised:
             error = storage_error(raised, broken=self._connection.broken or self._connection.closed)
-            if isinstance(error, errors.DatabaseLost):
+            if isinstance(error, DatabaseLost):
                 self._lose(error)
             raise error from raised
         finally:
             self._server.deadlines.end(descriptor)
 
-    def _lose(self, error: errors.DatabaseLost) -> None:
+    def _lose(self, error: DatabaseLost) -> None:
         self._in_transaction = False
         self._take_unsent()
         if self._ownership is not None:
@@ -377,9 +377,7 @@ class PostgresSession:
                 pause()
                 if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
-                    self._unreached = (
-                        error if isinstance(error, errors.DatabaseLost) else errors.DatabaseLost(str(error))
-                    )
+                    self._unreached = error if isinstance(error, DatabaseLost) else DatabaseLost(str(error))
                     self._gave_up_s = time.monotonic()
                     return False
         return self._end is None
@@ -413,7 +411,7 @@ class PostgresSession:
 
     def _check_waited(self) -> None:
         if self._cancelled_wait is not None:
-            raise errors.DatabaseLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+            raise DatabaseLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
 
     def _note(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == CANCELLED_WAIT:

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import ContextDecorator
 
 from stream_storage import errors
+from stream_storage.errors import DiskFailed, WriteFailed
 
 _WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
 """The SQLite codes of a failed write: a quota (EDQUOT), a file size limit (EFBIG) or a failing disk (EIO). SQLite
@@ -58,9 +59,7 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> errors.StorageError:
     primary = code & 0xFF
     reason = f"{error} ({error.sqlite_errorname})"
     if code in _WRITE:
-        return errors.WriteFailed(
-            f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`"
-        )
+        return WriteFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
     if code in _READ:
         return errors.DiskReadFailed(
             f"a part of the database cannot be read: {reason}; check the disk, and run `stream-node verify`"
@@ -79,7 +78,5 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> errors.StorageError:
             "user (chown)"
         )
     if primary == sqlite3.SQLITE_IOERR:
-        return errors.DiskFailed(
-            f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`"
-        )
+        return DiskFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
     return errors.OperationFailed(f"the database refused the operation: {reason}; report this mistake")
