@@ -75,7 +75,8 @@ def stop_signals(stop: threading.Event, received: list[int]) -> Iterator[None]:
         if number == signal.SIGINT and number in received:
             raise KeyboardInterrupt
         received.append(number)
-        stop.set()
+        # The main thread may hold the event's lock, in `wait`, while it runs this handler.
+        threading.Thread(target=stop.set).start()
 
     before = {each: signal.signal(each, caught) for each in SIGNALS}
     try:
