@@ -111,9 +111,8 @@ def _write_pages(rows: Any, plan: FilesPlan, starts: Starts, is_remote: bool) ->
         # answer is read as data, and not as code like a pickle.
         found = rows.mapInArrow(partial(_mapped, plan, dict(starts)), "part binary").collect()
         return Written.together([msgspec.json.decode(row["part"], type=Written) for row in found])
+    # For a write, Spark looks the format up in the active session of this thread. This call activates the session, too.
     register_format(rows.sparkSession, FilesSink)
-    # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
-    rows.sparkSession.createDataFrame([], "part string")
     with tempfile.TemporaryDirectory(prefix="export-", dir=work_folder()) as folder:
         result = Path(folder) / "written"
         job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()

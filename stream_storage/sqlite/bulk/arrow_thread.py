@@ -30,6 +30,20 @@ from stream_storage.sqlite.freed_memory import keep_freed
 ANSWER_TIMEOUT_S = 30.0
 """How long the node waits for an answer. A page takes tens of milliseconds, and a busy database up to 5 s."""
 END_TIMEOUT_S = 5.0
+ROW_REST_S = 100e-6
+"""The pause after a page, in seconds for each message that the node stored while the page was read: bulk reads take
+nearly all of the time of a node that stores few messages, and half of it at 10,000 messages a second."""
+REST_PAGES_MAX = 12.0
+"""The longest pause, as a multiple of the time of the page: bulk reads take a thirteenth of the time of a node that
+stores 120,000 messages a second or more, and its pushes keep nine tenths of their rate."""
+QUEUE_REST_S_MAX = 2.0
+"""The longest time that all reads in the queue together may pause, in seconds. A client asks a second time after ten
+seconds (`spark_export.source.range_reader.PATIENCE_CHECKS`), and each repeated request would cost one more page."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""The freed memory that the C library keeps: enough for four copies of a page of twice the largest size of 8 MiB."""
+NEEDED = ("pyarrow", "adbc_driver_sqlite")
+
+logger = structlog.get_logger(__name__)
 
 
 class BulkChild:
@@ -96,22 +110,6 @@ class BulkChild:
                 raise EOFError(f"exit code {self._process.poll()}")
             taken += chunk
         return taken
-
-
-ROW_REST_S = 100e-6
-"""The pause after a page, in seconds for each message that the node stored while the page was read: bulk reads take
-nearly all of the time of a node that stores few messages, and half of it at 10,000 messages a second."""
-REST_PAGES_MAX = 12.0
-"""The longest pause, as a multiple of the time of the page: bulk reads take a thirteenth of the time of a node that
-stores 120,000 messages a second or more, and its pushes keep nine tenths of their rate."""
-QUEUE_REST_S_MAX = 2.0
-"""The longest time that all reads in the queue together may pause, in seconds. A client asks a second time after ten
-seconds (`spark_export.source.range_reader.PATIENCE_CHECKS`), and each repeated request would cost one more page."""
-KEPT_BYTES = 64 * 1024 * 1024
-"""The freed memory that the C library keeps: enough for four copies of a page of twice the largest size of 8 MiB."""
-NEEDED = ("pyarrow", "adbc_driver_sqlite")
-
-logger = structlog.get_logger(__name__)
 
 
 class ArrowUnavailable(StorageError):
