@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from stream_node.node.process import NodeNotStarted
 from stream_node.testing.hosted import HostedNode, NodeNotRunning
-from stream_node.testing.memory import memory_node
-from stream_node.testing.real import node
+from stream_node.testing.nodes import memory_node, node
 
 __all__ = ["HostedNode", "NodeNotRunning", "NodeNotStarted", "memory_node", "node"]
