@@ -4,7 +4,7 @@ What the node refuses or does not know becomes a note."""
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from itertools import pairwise
 from time import monotonic
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -29,6 +29,7 @@ from stream_node.node.node_status import ADDRESS, NODE_STATUS, NodeStatus
 from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
 from stream_service.extensions import StreamInfo
 
+RowT = TypeVar("RowT", StreamInfo, SavedPosition)
 T = TypeVar("T")
 
 PARTITIONS_MAX = 10_000
@@ -99,10 +100,10 @@ class NodeReader:
 
     async def _rows(self, notes: list[str]) -> tuple[list[StreamInfo], list[SavedPosition]]:
         told: list[str] = []
-        streams = await self._maybe("streams", self._streams, told) or []
-        positions = await self._maybe("consumers", self._positions, told) or []
+        streams = await self._maybe("streams", lambda: self._read(self._client.list_streams(self._prefix)), told)
+        positions = await self._maybe("consumers", lambda: self._read(list_positions(self._client)), told)
         notes += told
-        return streams, positions
+        return streams or [], positions or []
 
     async def _maybe(self, what: str, ask: Callable[[], Awaitable[T]], notes: list[str]) -> T | None:
         """Asks for one part. Returns None, with a note, if the node refuses or cannot read it."""
@@ -112,25 +113,17 @@ class NodeReader:
             notes.append(f"{what}: {error}")
             return None
 
-    async def _streams(self) -> list[StreamInfo]:
-        found: list[StreamInfo] = []
-        async for each in self._client.list_streams(self._prefix):
-            found.append(each)
+    async def _read(self, rows: AsyncIterable[RowT]) -> list[RowT]:
+        found: list[RowT] = []
+        async for each in rows:
+            if each.stream_name.startswith(self._prefix):
+                found.append(each)
             if self._is_full(found):
                 break
         return found
 
     def _is_full(self, rows: Sequence[object]) -> bool:
         return self._rows_max is not None and len(rows) >= self._rows_max
-
-    async def _positions(self) -> list[SavedPosition]:
-        found: list[SavedPosition] = []
-        async for each in list_positions(self._client):
-            if each.stream_name.startswith(self._prefix):
-                found.append(each)
-            if self._is_full(found):
-                break
-        return found
 
     async def _status(self) -> NodeStatus | None:
         if not self._has_status:
