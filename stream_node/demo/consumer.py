@@ -22,21 +22,11 @@ from stream_client import Consumer, SavedIndexes, Stream, connect
 RECORDS = msgspec.json.Decoder(tuple[int, int, bytes])
 
 
-def read_records(file: Path) -> list[tuple[int, int, bytes]]:
-    """Returns the partition, index and data of each record. An incomplete last one is left out."""
-    content = file.read_bytes() if file.exists() else b""
-    return RECORDS.decode_lines(content[: content.rfind(b"\n") + 1])
-
-
-def cut_to_whole_records(file: Path) -> None:
-    if file.exists():
-        with file.open("r+b") as content:
-            content.truncate(content.read().rfind(b"\n") + 1)
-
-
 async def consume(node: str, via: str, name: str, partitions: list[int], client_id: str, file: Path) -> None:
-    cut_to_whole_records(file)
-    with file.open("ab") as out:
+    with file.open("a+b") as out:
+        # A consumer that was killed may have left an incomplete record at the end.
+        out.seek(0)
+        out.truncate(out.read().rfind(b"\n") + 1)
         async with connect(node, via=(tcp(via),)) as client, trio.open_nursery() as nursery:
             stream = await client.create_partitioned(name, max(partitions) + 1)
             positions = SavedIndexes(client, client_id)
@@ -87,7 +77,9 @@ class ConsumerProcesses:
         process.wait()
 
     def records(self, name: str) -> list[tuple[int, int, bytes]]:
-        return read_records(self._file(name))
+        """Returns the partition, index and data of each record. An incomplete last one is left out."""
+        content = self._file(name).read_bytes() if self._file(name).exists() else b""
+        return RECORDS.decode_lines(content[: content.rfind(b"\n") + 1])
 
     async def wait_more(self) -> None:
         """Waits until each consumer that has a file has written more to it."""
