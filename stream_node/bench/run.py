@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 import trio
@@ -200,41 +200,33 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: Latency
 
 
-class _Kind(NamedTuple):
-    """A kind of load, and how it uses the node. verb: for the progress line. is_filled: all messages are stored before
-    the load. writers: the number of connections that only push, besides those of the clients."""
-
-    load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
-    verb: str
-    writers: int = 0
-    is_filled: bool = False
-
-
-KINDS: Final[dict[Work, _Kind]] = {
-    "push": _Kind(push, "pushing"),
-    "pull": _Kind(pull, "pulling", is_filled=True),
-    "latency": _Kind(latency, "pushing"),
-    "fanout": _Kind(fanout, "delivering", writers=1),
+KINDS: Final[dict[Work, tuple[Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]], str]]] = {
+    "push": (push, "pushing"),
+    "pull": (pull, "pulling"),
+    "latency": (latency, "pushing"),
+    "fanout": (fanout, "delivering"),
 }
+"""The function of each kind of load, and the verb of its progress line."""
 
 
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
     """Measures a load on a new stream, which is deleted at the end in any case. Raises ClientError."""
-    kind = KINDS[work]
+    measure, verb = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(connect())
         streams = [await stack.enter_async_context(_own_stream(first, name, tell))]
-        # Each client has a connection of its own, as programs on other machines would have.
-        for _ in range(load.clients + kind.writers - 1):
+        # Each client has a connection of its own, as programs on other machines would have. A fan-out has one more that
+        # pushes.
+        for _ in range(load.clients - (work != "fanout")):
             client = await stack.enter_async_context(connect())
             streams.append(await client.create(name))
-        if kind.is_filled:
+        if work == "pull":
             filling = Load(messages=load.messages, size_bytes=load.size_bytes, window=FILL_WINDOW)
             await push(streams[:1], filling, _counted(draw, "filling", load.messages))
         # Every client pulls every message, and every consumer gets every message.
         total = load.messages * (load.clients if work in ("pull", "fanout") else 1)
-        timed = await kind.load(streams, load, _counted(draw, kind.verb, total))
+        timed = await measure(streams, load, _counted(draw, verb, total))
     rate = timed.messages / timed.seconds
     return Result(
         work=work,
