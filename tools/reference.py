@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from stream_node.cli.app import build  # noqa: E402
 from stream_node.cli.commands import options_of  # noqa: E402
-from stream_node.cli.node.serve import serve  # noqa: E402
+from stream_node.cli.node.serve import ServeOptions  # noqa: E402
 from stream_node.cli.options import NodeOptions  # noqa: E402
 from stream_node.cli.request_options import RequestOptions  # noqa: E402
 from stream_node.cli.values import SECONDS, parse_duration, parse_size  # noqa: E402
@@ -114,7 +114,7 @@ def settings_page() -> str:
 
 
 def _setting_row(field: msgspec.structs.FieldInfo, text: str) -> str:
-    flag = f" Flag: `--{field.name.replace('_', '-')}`." if field.name in inspect.signature(serve).parameters else ""
+    flag = f" Flag: `--{field.name.replace('_', '-')}`." if field.name in ServeOptions._fields else ""
     default = IN_WORDS.get(field.name) or default_in_words(field)
     variable = f"{ENVIRONMENT_PREFIX}{field.name.upper()}"
     changes = changes_when(field.name)

@@ -15,10 +15,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from stream_node import __version__
-from stream_node.cli.output import say_text, tell_error, wants_json
+from stream_node.cli.output import say_text, tell, wants_json
 from stream_node.cli.values import CommandFailed
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
+UNKNOWN = 3
+"""The exit code of `status --check` after any error: monitoring programs read 1 and 2 as the state of the node."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells use it."""
 
@@ -47,9 +49,8 @@ def _print_version(asked: bool) -> None:
 
 def build(first: str | None = None) -> typer.Typer:
     """Returns the command with all its subcommands, or with the one that `first` names: typer reads the signature of
-    every command that it is given, which takes long. With `--help`, the subcommands have no options."""
-    from stream_node.cli.commands import COMMANDS, GROUPS, load_command, with_options
-    from stream_node.cli.node.status import MonitoringCommand
+    every command that it is given, which takes long. With any other word, the subcommands have no options."""
+    from stream_node.cli.commands import COMMANDS, GROUPS, load_command, load_help, with_options
 
     app = typer.Typer(
         name="stream-node",
@@ -61,11 +62,13 @@ def build(first: str | None = None) -> typer.Typer:
     app.callback()(about)
     names = {*COMMANDS, *(group.name for group in GROUPS if not group.below)}
     wanted = {first} if first in names else names
-    is_list = first == "--help"
+    is_list = first not in (None, *names)
+
+    def prepared(path: str, left_out: tuple[str, ...] = ()) -> Callable[..., None]:
+        return load_help(path) if is_list else with_options(load_command(path), left_out=left_out)
+
     for name in (name for name in COMMANDS if name in wanted):
-        command = load_command(COMMANDS[name])
-        prepared = _without_options(command) if is_list else with_options(command)
-        app.command(name, cls=MonitoringCommand if name == "status" else None)(prepared)
+        app.command(name)(prepared(COMMANDS[name]))
     made = {"": app}
     for group in GROUPS:
         # An outer group comes before its inner groups in the list.
@@ -73,19 +76,9 @@ def build(first: str | None = None) -> typer.Typer:
             continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
         for name, path in group.commands.items():
-            command = load_command(path)
-            shown = _without_options(command) if is_list else with_options(command, left_out=group.left_out)
-            made[group.name].command(name)(shown)
+            made[group.name].command(name)(prepared(path, group.left_out))
         made[group.below].add_typer(made[group.name], name=group.name)
     return app
-
-
-def _without_options(command: Callable[..., object]) -> Callable[[], None]:
-    def shown() -> None:
-        pass
-
-    shown.__doc__ = command.__doc__
-    return shown
 
 
 def about(
@@ -105,21 +98,25 @@ def main() -> NoReturn:
     if sys.stderr is None:
         sys.stderr = open(os.open(os.devnull, os.O_WRONLY), "w")  # noqa: SIM115  (likewise)
     if sys.stdout is None:
-        tell_error("standard output is closed; to discard what the command prints, write > /dev/null", FAILED)
+        tell("standard output is closed; to discard what the command prints, write > /dev/null", FAILED)
         sys.exit(FAILED)
     if CLIENT_ALONE.exists():
-        tell_error(CLIENT_ALONE.read_text().strip(), FAILED)
+        tell(CLIENT_ALONE.read_text().strip(), FAILED)
         sys.exit(FAILED)
-    sys.exit(run(build(sys.argv[1] if len(sys.argv) > 1 else None)))
+    # A shell that completes a line passes it in one of these variables, and no arguments.
+    completed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    words = sys.argv[1:] or completed.split()[1:]
+    sys.exit(run(build(words[0] if words else "")))
 
 
 def run(command: Callable[..., object]) -> int:
     """Runs a command and returns its exit code. An error that a user can cause is a line on stderr, or with `--json` an
-    object with `error` and `exit_code`."""
+    object with `error` and `exit_code`. Of `status --check` it is a line on stdout, as of a monitoring plug-in."""
+    is_check = sys.argv[1:2] == ["status"] and any(each.partition("=")[0] == "--check" for each in sys.argv)
     try:
-        # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` it
-        # raises these errors instead, and returns the exit code.
-        ended_with = command(standalone_mode=not wants_json())
+        # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` and
+        # `--check` it raises these errors instead, and returns the exit code.
+        ended_with = command(standalone_mode=not (wants_json() or is_check))
         return ended_with if isinstance(ended_with, int) else 0
     except SystemExit as ended:
         # typer exits with 1 when the reader of a pipe closes it, which is normal with `… | head`.
@@ -140,8 +137,13 @@ def run(command: Callable[..., object]) -> int:
             raise
         # Errors of the command line itself have format_message.
         told = getattr(cause, "format_message", cause.__str__)
+        if is_check:
+            code, text = UNKNOWN, " ".join(told().split())
+            # A bar would begin the performance data.
+            tell(text, code) if wants_json() else say_text(f"UNKNOWN: {text}".replace("|", "¦"))
+            return code
         for text in getattr(cause, "mistakes", (told(),)):
-            tell_error(explain_system_error(" ".join(text.split())), code)
+            tell(explain_system_error(" ".join(text.split())), code)
         return code
     return 0
 

@@ -12,34 +12,44 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from stream_node.cli.options import NodeOptions
+from stream_node.cli.options import RUNS, NodeOptions
 from stream_node.cli.output import tell
 from stream_node.cli.request_options import GIVEN, RequestOptions, reaching, services_of
 from stream_node.cli.values import CommandFailed
 
-if TYPE_CHECKING:
-    from ockam.protocol import Protocol
-    from stream_client import ClientError, PartitionedStream, Stream, StreamClient
-    from stream_node.cli.contexts import Target
+if TYPE_CHECKING or RUNS:
+    import platformdirs
+    import trio
 
-Q = TypeVar("Q")
+    from ockam.protocol import Protocol
+    from stream_client import (
+        ClientError,
+        NodeUnreachable,
+        NotSupported,
+        PartitionedStream,
+        RequestRefused,
+        Stream,
+        StreamClient,
+        StreamNotFound,
+        TlsFailed,
+        connect,
+        stop_on_signals,
+    )
+    from stream_client.shell.base_shell import ANSWER_TIMEOUT_S
+    from stream_node.cli.contexts import APPLICATION, Target
+
 A = TypeVar("A")
+Q = TypeVar("Q")
+T = TypeVar("T")
 
 NEWER_WAIT_S = 10.0
 """How long a command waits for a service that older nodes lack. A newer node answers within
 `stream_storage.thread_runner.READ_S_MAX` or `stream_node.fleet.cluster.router.GATHER_S_MAX`, even if it is slow."""
 
 
-def with_client(
-    run: Callable[[StreamClient], Awaitable[None]],
-    node: NodeOptions,
-    *,
-    waits: bool = False,
-) -> None:
+def with_client(run: Callable[[StreamClient], Awaitable[None]], node: NodeOptions, *, waits: bool = False) -> None:
     """Runs an async function with a client of the chosen node. waits: the command runs until it is stopped, and
     reports lost connections. Raises ContextError, InvalidAddress, ClientError."""
-    from stream_client import NotSupported
-
     target = node.target()
 
     async def main() -> None:
@@ -69,9 +79,6 @@ async def open_client(
 
     is_given: whether the `RequestOptions` were given for this node; the target of a copy gets only --timeout.
     believes_note: whether a note of an earlier command counts."""
-    from stream_client import connect
-    from stream_client.shell.base_shell import ANSWER_TIMEOUT_S
-
     given = GIVEN.get() if is_given else RequestOptions(timeout=GIVEN.get().timeout)
     services = services_of(target, given)
     note = note_of(target, services["service"])
@@ -99,35 +106,28 @@ async def open_client(
 
 async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
     """Asks a service that older nodes lack. Raises CommandFailed without an answer. what: for the error message."""
-    import trio
-
     with trio.move_on_after(NEWER_WAIT_S):
         return await client.session.ask(address, protocol, request)
     raise CommandFailed(f"this node does not {what}; it may be older")
 
 
-def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Runs an async function. Ctrl-C, SIGTERM and SIGHUP cancel it, so that consumers can clean up; then it raises
-    typer.Exit with 128 plus the number of the signal. A second signal ends the program at once."""
-    import trio
+def run_to_signal(main: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Runs an async function and returns its result. Ctrl-C, SIGTERM and SIGHUP cancel it, so that it can clean up;
+    then `typer.Exit` is raised, with 128 plus the number of the signal. A second signal ends the program at once."""
 
-    from stream_client import Stopped, stop_on_signals
-
-    async def stoppable() -> Stopped:
+    async def stoppable() -> T:
         async with stop_on_signals() as stopped:
-            await main(*arguments)
-        return stopped
+            result = await main(*arguments)
+        if stopped.signal is not None:
+            raise typer.Exit(128 + stopped.signal)
+        return result
 
-    stopped = trio.run(stoppable)
-    if stopped.signal is not None:
-        raise typer.Exit(128 + stopped.signal)
+    return trio.run(stoppable)
 
 
 async def check_contact(target: Target) -> None:
     """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError. For commands
     with a block client, which tries again without an error. Success also if no program listens there."""
-    from stream_client import NodeUnreachable, TlsFailed, connect
-
     patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:
@@ -148,8 +148,6 @@ def _report_link(node: str, error: ClientError | None) -> None:
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
     """Returns the partition to push to. Only partition 0 is created: with more partitions, keys would belong to
     other ones than before. Raises StreamNotFound."""
-    from stream_client import RequestRefused, StreamNotFound
-
     if partition == 0:
         return await client.create(name)
     try:
@@ -168,8 +166,6 @@ async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
 
 
 async def open_source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
-    from stream_client import PartitionedStream, RequestRefused
-
     try:
         if partition is None:
             return await client.get_stream(name)
@@ -180,8 +176,6 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
 
 
 async def open_target(client: StreamClient, name: str) -> PartitionedStream:
-    from stream_client import RequestRefused
-
     # The answer to a create shows whether the service is a stream node. Then the stream can have more partitions.
     with suppress(RequestRefused):
         if found := await client.find_stream(name):
@@ -190,8 +184,6 @@ async def open_target(client: StreamClient, name: str) -> PartitionedStream:
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
-    from stream_client import StreamNotFound
-
     found: PartitionedStream = await client.get_stream(name)
     if partition is None:
         return list(found.partitions)
@@ -224,9 +216,5 @@ FOLDER = "plain-services"
 
 def note_of(target: Target, service: str) -> Path:
     """Returns the path of the note about this stream service. The file exists if the service is plain."""
-    import platformdirs
-
-    from stream_node.cli.contexts import APPLICATION
-
     place = "\n".join((target.address, *target.via, target.peer or "", service))
     return Path(platformdirs.user_cache_dir(APPLICATION)) / FOLDER / sha256(place.encode()).hexdigest()

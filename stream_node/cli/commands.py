@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextvars import copy_context
 from copy import copy
 from importlib import import_module
+from importlib.util import find_spec
+from types import CodeType
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from stream_node.cli.client import with_client
 from stream_node.cli.options import ENV, NodeOptions
 from stream_node.cli.output import AS_JSON
 from stream_node.cli.request_options import GIVEN, RequestOptions
@@ -55,6 +56,8 @@ def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callabl
             GIVEN.set(options)
         given |= {name: take(group, given) for name, group in groups.items()}
         if is_async:
+            from stream_node.cli.client import with_client
+
             node = given.pop("node")
             with_client(functools.partial(command, **given), node)
         else:
@@ -123,11 +126,34 @@ class CommandGroup(NamedTuple):
 
 
 def load_command(path: str) -> Command:
-    """Returns the function with this path below `stream_node.cli`. Only modules of shown or run commands are imported:
-    all of them take more than 1 MB, and a twelfth of the start of a node."""
+    """Returns the function with this path below `stream_node.cli`. Only the modules of the commands that are
+    built are imported."""
     module, _, name = path.rpartition(".")
     command: Command = getattr(import_module(f"stream_node.cli.{module}"), name)
     return command
+
+
+def load_help(path: str) -> Callable[[], None]:
+    """Returns a function without parameters that has the docstring of the command at this path. The docstring is taken
+    from the byte code of the module: an import of the module would also import all that the command uses."""
+    module, _, name = path.rpartition(".")
+    (function,) = (each for each in _code_of(module) if isinstance(each, CodeType) and each.co_name == name)
+
+    def shown() -> None:
+        pass
+
+    shown.__doc__ = function.co_consts[0]
+    return shown
+
+
+@functools.cache
+def _code_of(module: str) -> tuple[object, ...]:
+    """Returns the constants of a module, among which are its functions."""
+    spec = find_spec(f"stream_node.cli.{module}")
+    assert spec is not None
+    loader: Any = spec.loader
+    constants: tuple[object, ...] = loader.get_code(spec.name).co_consts
+    return constants
 
 
 def _of(module: str, names: str) -> dict[str, str]:
@@ -141,7 +167,7 @@ COMMANDS: dict[str, str] = {
     "push": "streams.push.push",
     "pull": "streams.pull.pull",
     **_of("streams.consume", "consume tail"),
-    "top": "node.health.top",
+    "top": "node.top.top",
     **_of("node.maintenance", "verify backup restore doctor"),
     "health": "node.health.health",
     "status": "node.status.status",

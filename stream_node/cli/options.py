@@ -4,10 +4,11 @@ If the node cannot be asked, there are no completions: an error would stand in t
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -74,6 +75,12 @@ def not_empty(text: str | None) -> str | None:
     return text
 
 
+IS_HELP = sys.argv[-1] == "--help" and not sys.argv[-2].startswith("-") and "--" not in sys.argv
+IS_COMPLETION = "_STREAM_NODE_COMPLETE" in os.environ and len(sys.argv) == 1
+RUNS = not (IS_HELP or IS_COMPLETION)
+"""Whether this process may run a command. If not, the modules of the commands do not import what the commands use: the
+imports take longer than all the rest of a help, or of the completion of a line. An option before --help could take that
+word as its value, so then the command may run."""
 ENV = object()
 """In the type of an option: a variable sets it, too. That of --tls-ca is STREAM_NODE_TLS_CA."""
 NodeOption = Annotated[str | None, typer.Option(envvar="STREAM_NODE_ADDRESS"), "HOST:PORT", "The node to talk to."]
@@ -114,6 +121,12 @@ ForwardOption = Annotated[
     list[str] | None, "HOST:PORT", "Another node that clients may reach through this node. May be repeated."
 ]
 LogLevelOption = Annotated[str | None, "The lowest level of log lines: debug, info, warning or error."]
+
+
+def flags_of(group: Any) -> dict[str, Any]:
+    """Returns the settings that the options of a group give, as `load_effective` takes them: None if not given."""
+    given = {name: value for name, value in group._asdict().items() if name != "config"}
+    return {name: tuple(value) or None if isinstance(value, list) else value for name, value in given.items()}
 
 
 class NodeOptions(NamedTuple):

@@ -51,19 +51,12 @@ def wants_json() -> bool:
     return "--json" in sys.argv
 
 
-def tell(text: str) -> None:
-    """Prints a warning on stderr, after the log lines so far: a line, or with `--json` an object with `warning`."""
+def tell(text: str, exit_code: int | None = None) -> None:
+    """Prints a warning on stderr, after the log lines so far: a line, or with `--json` an object with `warning`.
+    With `exit_code`, it is the error that ends the command, in JSON with `error` and `exit_code`."""
     write_waiting_lines()
-    typer.echo(json.dumps({"warning": text}) if wants_json() else f"stream-node: {printable(text)}", err=True)
-
-
-def tell_error(text: str, exit_code: int) -> None:
-    """Prints the error that ends a command, as `tell` does; in JSON with `error` and `exit_code`."""
-    if not wants_json():
-        tell(text)
-        return
-    write_waiting_lines()
-    typer.echo(json.dumps({"error": text, "exit_code": exit_code}), err=True)
+    report = {"warning": text} if exit_code is None else {"error": text, "exit_code": exit_code}
+    typer.echo(json.dumps(report) if wants_json() else f"stream-node: {printable(text)}", err=True)
 
 
 def say_json(report: Mapping[str, Any]) -> None:

@@ -70,6 +70,14 @@ def test_help_imports_little(arguments: tuple[str, ...]) -> None:
     assert len(modules) < MODULES_MAX
 
 
+def test_a_value_that_looks_like_a_help_runs_the_command(command: CommandLine) -> None:
+    """Claim: a command that only its last word makes look like a help has all that it uses. Method: real processes."""
+    for last in (("--data", "--help"), ("--", "--help")):
+        done = command.apart("push", "orders", "--node", "127.0.0.1:1", *last)
+        assert "Traceback" not in done.stderr
+        assert done.code in (1, 3)
+
+
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
 def test_every_command_has_an_example_and_json(command: CommandLine, name: tuple[str, ...]) -> None:
     help_text = command(*name, "--help").text

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import check_contact, run_to_signal
-from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, ViaOption
+from stream_node.cli.options import RUNS, ContextOption, NodeOption, NodeOptions, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.request_options import GIVEN, NO_CHANNEL, reaching
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from block_node.client import BlockClient
     from block_node.grpc.client.client import GrpcBlockClient
+if TYPE_CHECKING or RUNS:
+    from block_node.blocks.address_book import AddressBook
+    from block_node.blocks.files import find_files, write_block
+    from block_node.blocks.items import item_prefix, split_block
+    from block_node.client import BlockClient, OutgoingBlock, PublishSettings, connect
+    from block_node.client.publish_sessions import ANSWER_S_MAX
     from block_node.protocol_reading import BlockRange
+    from ockam.actors.address import split_host_port
+    from ockam.files.durable_files import make_folder
 
 SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
 PASSED_OVER_SHOWN = 5
@@ -56,8 +63,6 @@ def publish(
 
     Example: stream-node block publish chain/*.blk.zstd
     """
-    from block_node.client import OutgoingBlock, PublishSettings
-
     paths, passed_over = _block_files(files)
     # A block given twice is sent twice, because the publisher compares the two copies.
     blocks = sorted(map(OutgoingBlock.from_file, paths), key=lambda block: block.number)
@@ -115,10 +120,6 @@ def subscribe(
 
     Example: stream-node block subscribe --from 0 --out blocks
     """
-    from block_node.blocks.files import write_block
-    from block_node.blocks.items import item_prefix
-    from ockam.files.durable_files import make_folder
-
     _check_suffix(suffix)
     if out is not None:
         make_folder(out)
@@ -158,8 +159,6 @@ def get(
 
     Example: stream-node block get 7 --out 7.blk.gz
     """
-    from block_node.blocks.files import write_block
-    from block_node.blocks.items import split_block
 
     async def run(client: BlockClient) -> None:
         found, root, data = await client.get(number)
@@ -180,8 +179,6 @@ def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
 
     Example: stream-node block status --json
     """
-
-    from block_node.blocks.address_book import AddressBook
 
     async def run(client: BlockClient) -> None:
         found = await client.status(detail=True)
@@ -228,10 +225,9 @@ def generate(
 
     Example: stream-node block generate chain --blocks 100
     """
-    from block_node.blocks.files import write_block
+    # The other commands do without OpenSSL.
     from block_node.blocks.generator import BlockShape, ChainGenerator
     from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
-    from ockam.files.durable_files import make_folder
 
     _check_suffix(suffix)
     make_folder(folder)
@@ -248,10 +244,6 @@ def generate(
 
 
 def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNodeOptions) -> None:
-    from block_node.client import connect
-    from block_node.client.publish_sessions import ANSWER_S_MAX
-    from ockam.actors.address import split_host_port
-
     target = NodeOptions(nodes.node, nodes.context, nodes.via).target()
     addresses = [target.address, *(nodes.also or ())]
     for address in addresses:
@@ -284,8 +276,6 @@ def _with_peer(run: Callable[[GrpcBlockClient], Awaitable[None]], address: str, 
 
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """Returns the block files of the given files and folders, and the other files of these folders."""
-    from block_node.blocks.files import find_files
-
     files: list[Path] = []
     passed_over: list[Path] = []
     for path in paths:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions
 from stream_node.cli.output import columns, counted, progress_shown, say
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
     from block_node.backfill.protocol import BackfillReport, BackfillSource
+if TYPE_CHECKING or RUNS:
+    import trio
+
     from stream_client import StreamClient
 
 STATES = ("idle", "running", "error", "off")
@@ -30,11 +33,12 @@ def status(
 
     Example: stream-node block backfill status --json
     """
-    from block_node.backfill.metrics import to_prometheus
 
     async def main(client: StreamClient) -> None:
         answer = await _ask(client)
         if metrics:
+            from block_node.backfill.metrics import to_prometheus
+
             typer.echo(to_prometheus(answer), nl=False)
         else:
             say(_report(answer), _lines(answer))
@@ -53,7 +57,6 @@ def run(
 
     Example: stream-node block backfill run --give-up 60
     """
-    import trio
 
     async def main(client: StreamClient) -> None:
         answer = before = await _ask(client, begin=True)
@@ -94,6 +97,7 @@ async def sources(client: StreamClient) -> None:
 
 
 async def _ask(client: StreamClient, *, begin: bool = False) -> BackfillReport:
+    # The commands `block` load this module, too, and do without the protocol, which imports SQLAlchemy.
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
 
     return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))

@@ -20,18 +20,38 @@ from stream_node.cli.chains.cardinal_files import (
     parse_start,
     with_transport,
 )
-from stream_node.cli.options import FollowOption
+from stream_node.cli.options import RUNS, FollowOption
 from stream_node.cli.output import AS_JSON, counted, say, say_json, say_text, tell
 from stream_node.cli.streams.messages import FailOnHoleOption, flush, report_hole
 from stream_node.cli.values import CommandFailed, UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or RUNS:
     from cardinal_streams.application import Application
-    from cardinal_streams.consume.checkpoints import CheckpointStore
-    from cardinal_streams.machines.events import Gap, OpenReorg, ReassemblyStatistics
+    from cardinal_streams.consume.checkpoints import CheckpointStore, FileCheckpoints, NodeCheckpoints
+    from cardinal_streams.consume.consuming import consume as consume_chain
+    from cardinal_streams.consume.consuming import consume_unordered
+    from cardinal_streams.errors import PayloadTextError
+    from cardinal_streams.machines.events import (
+        BadMessage,
+        Dropped,
+        Evicted,
+        Gap,
+        LeftOut,
+        NeedsReorg,
+        OpenReorg,
+        PrefixUnmet,
+        ReassemblyStatistics,
+        Refused,
+        ReorgRefused,
+        ReorgStalled,
+        Stalled,
+    )
     from cardinal_streams.payload import CompleteBatch, Payload
+    from cardinal_streams.payload_text import parse_payloads
+    from cardinal_streams.produce.publishing import ChainBlock, publish
+    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
     from cardinal_streams.transports.transport import Transport
-    from stream_client import StreamClient
+    from stream_client import StreamClient, StreamRemade
 
 GROUP_BLOCKS = 64
 """The number of blocks that are sent together. For each group, the command waits for the disk twice."""
@@ -56,8 +76,6 @@ def produce(
 
     Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
     """
-    from cardinal_streams.produce.publishing import ChainBlock, publish
-
     known = find_application(application)
     payloads = list(_read_payloads(files or []))
 
@@ -104,11 +122,6 @@ def consume(
 
     From a file: stream-node cardinal consume --recording blocks.cardinal --position done.json --values
     """
-    from cardinal_streams.consume.checkpoints import FileCheckpoints, NodeCheckpoints
-    from cardinal_streams.consume.consuming import consume as consume_chain
-    from cardinal_streams.consume.consuming import consume_unordered
-    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
-
     known = find_application(application)
     # Without --start, a simulated chain begins at its first block.
     first = parse_start(start) if start is not None else GENESIS if known is SIMULATED else None
@@ -202,9 +215,6 @@ class _UpdatePrinter:
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
     """Reads blocks from the files, or from standard input. Raises `PayloadTextError` for an invalid text, and for a
     block with sub-batches: the text has only their ids, so a consumer could never complete the block."""
-    from cardinal_streams.errors import PayloadTextError
-    from cardinal_streams.payload_text import parse_payloads
-
     for text in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
         for index, payload in enumerate(parse_payloads(decompressed(text))):
             if payload.sub_batches:
@@ -264,20 +274,6 @@ def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
 
 def _text_of(event: Any) -> str | None:
     """Returns a warning for an event that loses data, or on which an operator must act; else None."""
-    from cardinal_streams.machines.events import (
-        BadMessage,
-        Dropped,
-        Evicted,
-        LeftOut,
-        NeedsReorg,
-        PrefixUnmet,
-        Refused,
-        ReorgRefused,
-        ReorgStalled,
-        Stalled,
-    )
-    from stream_client import StreamRemade
-
     match event:
         case BadMessage(source, offset, error):
             return f"no message in {source} at {offset}: {error}"

@@ -14,15 +14,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import run_to_signal, with_client
-from stream_node.cli.options import NodeOptions
+from stream_node.cli.options import RUNS, NodeOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.values import UsageError
 
-if TYPE_CHECKING:
-    from cardinal_streams.application import Application
+if TYPE_CHECKING or RUNS:
+    import gzip
+    import zlib
+
+    import msgspec
+
+    from cardinal_streams.application import Application, parse_application
+    from cardinal_streams.evm import evm
+    from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
     from cardinal_streams.machines.events import Start
-    from cardinal_streams.produce.simulation_machine import SentRecord
-    from cardinal_streams.transports.stream_transport import OnHole
+    from cardinal_streams.payload_text import format_payloads, parse_payloads
+    from cardinal_streams.produce.producer import Outgoing
+    from cardinal_streams.produce.simulation_machine import SIMULATED, SentRecord, SimulationOptions
+    from cardinal_streams.produce.simulation_machine import simulate as make
+    from cardinal_streams.transports.file_transport import MAGIC, FileTransport, replay
+    from cardinal_streams.transports.kafka_transport import KafkaTransport
+    from cardinal_streams.transports.stream_transport import OnHole, StreamTransport
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
@@ -53,10 +65,6 @@ NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 
 
 def find_application(name: str) -> Application:
-    from cardinal_streams.application import Application, parse_application
-    from cardinal_streams.evm import evm
-    from cardinal_streams.produce.simulation_machine import SIMULATED
-
     if name == "plain":
         return Application("plain", "blocks")
     if name == SIMULATED.name:
@@ -72,8 +80,6 @@ def find_application(name: str) -> Application:
 
 def parse_start(text: str) -> Start:
     """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 64 hexadecimal digits. Raises UsageError."""
-    from cardinal_streams.machines.events import Start
-
     match = START.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not NUMBER:HASH:WEIGHT, such as 7:0x{'0' * 64}:7")
@@ -90,9 +96,6 @@ def parse_block(text: str) -> int | bytes:
 def decompressed(data: bytes) -> bytes:
     if data[: len(GZIP_MAGIC)] != GZIP_MAGIC:
         return data
-    import gzip
-    import zlib
-
     try:
         return gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -106,8 +109,6 @@ def with_transport(
 ) -> None:
     """Runs an async function with a recording, a Kafka cluster, or the chosen node and its client. on_hole: called
     for messages of a node that were deleted before they were read. Raises UsageError for more than one of the three."""
-    from cardinal_streams.transports.stream_transport import StreamTransport
-
     (node, context, via), recording, kafka, partitions = options
     if recording is None and kafka is None:
 
@@ -116,9 +117,6 @@ def with_transport(
 
         with_client(over_node, options.node)
         return
-
-    from cardinal_streams.transports.file_transport import FileTransport
-    from cardinal_streams.transports.kafka_transport import KafkaTransport
 
     if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via or (recording and kafka):
         raise UsageError("--recording and --kafka are in place of a node and of each other; give only one of them")
@@ -150,12 +148,6 @@ def inspect(
 
     Example: stream-node cardinal inspect blocks.json --application evm
     """
-    import msgspec
-
-    from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
-    from cardinal_streams.payload_text import parse_payloads
-    from cardinal_streams.transports.file_transport import MAGIC, replay
-
     known = find_application(application)
     with file.open("rb") as opened:
         is_recording = opened.read(len(MAGIC)) == MAGIC
@@ -176,16 +168,25 @@ def inspect(
         raise typer.Exit(1)
 
 
+class ShapeOptions(NamedTuple):
+    """The fields of `SimulationOptions`."""
+
+    blocks: Annotated[int, "The number of blocks of the chain that wins over all forks."] = 100
+    keys: Annotated[int, "How many keys each block updates under each prefix."] = 2
+    fork_rate: Annotated[float, "The chance that a fork begins at a block."] = 0.2
+    deep_reorgs: Annotated[int, "The number of reorgs that are deeper than the reorg threshold of consumers."] = 1
+    producers: Annotated[int, "The number of producers. Each of them sends all messages."] = 1
+    duplicate_rate: Annotated[float, "The chance that a message is delivered twice."] = 0.1
+    loss_rate: Annotated[float, "The chance that a message is lost at first, and sent again."] = 0.05
+    delay_max: Annotated[int, "The maximum number of messages by which a message may be late."] = 100
+
+
+USUAL_SHAPE = ShapeOptions()
+
+
 def simulate(
     seed: Annotated[int | None, "The same seed makes the same messages."] = None,
-    blocks: Annotated[int, "The number of blocks of the chain that wins over all forks."] = 100,
-    keys: Annotated[int, "How many keys each block updates under each prefix."] = 2,
-    fork_rate: Annotated[float, "The chance that a fork begins at a block."] = 0.2,
-    deep_reorgs: Annotated[int, "The number of reorgs that are deeper than the reorg threshold of consumers."] = 1,
-    producers: Annotated[int, "The number of producers. Each of them sends all messages."] = 1,
-    duplicate_rate: Annotated[float, "The chance that a message is delivered twice."] = 0.1,
-    loss_rate: Annotated[float, "The chance that a message is lost at first, and sent again."] = 0.05,
-    delay_max: Annotated[int, "The maximum number of messages by which a message may be late."] = 100,
+    shape: ShapeOptions = USUAL_SHAPE,
     expect: Annotated[Path | None, "FILE", "A file for the chain that consumers must have at the end."] = None,
     transport: TransportOptions = ANY_TRANSPORT,
 ) -> None:
@@ -196,23 +197,9 @@ def simulate(
 
     Read it: stream-node cardinal consume --application simulated --recording hard.cardinal
     """
-    from cardinal_streams.payload_text import format_payloads
-    from cardinal_streams.produce.simulation_machine import SimulationOptions
-    from cardinal_streams.produce.simulation_machine import simulate as make
-
-    options = SimulationOptions(
-        blocks=blocks,
-        keys=keys,
-        fork_rate=fork_rate,
-        deep_reorgs=deep_reorgs,
-        producers=producers,
-        duplicate_rate=duplicate_rate,
-        loss_rate=loss_rate,
-        delay_max=delay_max,
-    )
     # The report at the end has the seed, so that a chain with a random seed can be made again.
     chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    simulation = make(random.Random(chosen), options)
+    simulation = make(random.Random(chosen), SimulationOptions(**shape._asdict()))
     if expect is not None:
         expect.write_bytes(format_payloads(simulation.chain))
 
@@ -239,9 +226,6 @@ def simulate(
 
 async def _send(transport: Transport, steps: list[SentRecord]) -> None:
     """A recording keeps the order of the messages; a node or Kafka only within one partition."""
-    from cardinal_streams.produce.producer import Outgoing
-    from cardinal_streams.transports.file_transport import FileTransport
-
     if isinstance(transport, FileTransport):
         await transport.send_in_order([(step.topic, step.record) for step in steps])
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.client import open_client
-from stream_node.cli.options import ANY_NODE, NodeOptions
+from stream_node.cli.client import open_client, run_to_signal
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions
 from stream_node.cli.output import AS_JSON, ProgressLine, columns, counted, say, tell
 from stream_node.cli.values import CommandFailed
 
-if TYPE_CHECKING:
-    from stream_node.bench.run import Result, Work
+if TYPE_CHECKING or RUNS:
+    import msgspec
+
+    from stream_node.bench.run import Load, Result, Work, own_node, run
+    from stream_node.cli.contexts import find_target, resolve_target
+    from stream_node.node.process import NodeNotStarted, interrupted_by
 
 CLIENTS_MAX = 1_000
 """The maximum number of clients. Each client needs a connection: an open file in this process, and one in the node."""
@@ -112,13 +115,6 @@ def fanout(
 
 def _measure(work: Work, node: NodeOptions, **load: int) -> None:
     """Runs a load (`stream_node.bench.run.Load`) on the chosen node, or on one started for the run."""
-    import msgspec
-    import trio
-
-    from stream_node.bench.run import Load, own_node, run
-    from stream_node.cli.contexts import find_target, resolve_target
-    from stream_node.node.process import NodeNotStarted, interrupted_by
-
     # With --via the user has chosen a node. Without --node and a context, the route to it begins at the default node.
     target = node.target() if node.via else find_target(node.node, node.context, ())
     with ExitStack() as stack:
@@ -130,24 +126,11 @@ def _measure(work: Work, node: NodeOptions, **load: int) -> None:
             except NodeNotStarted as error:
                 raise CommandFailed(f"no node to measure: {error}") from error
         progress = stack.enter_context(ProgressLine())
-        result, number = trio.run(
-            _until_signal, partial(run, work, Load(**load), partial(open_client, target), progress.draw, tell)
-        )
-    if result is None:
-        raise typer.Exit(128 + number)
+        # Each run deletes its stream, also after a signal.
+        result = run_to_signal(run, work, Load(**load), partial(open_client, target), progress.draw, tell)
     where = (target.address, *target.via)[-1]
     report: dict[str, Any] = {"node": None if is_own else where, **msgspec.to_builtins(result)}
     say(report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
-
-
-async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
-    """Returns the result of `main` and 0, or None and the signal that cancelled it, so that it deletes its stream.
-    Without this, Ctrl-C might only end a background task of the client."""
-    from stream_client import stop_on_signals
-
-    async with stop_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
-        return await main(), 0
-    return None, stopped.signal or 0
 
 
 def _about(result: Result) -> str:
@@ -188,6 +171,7 @@ def demo(
 
     Example: stream-node demo
     """
+    # The demo imports Rich and the block node, which the benchmark does not use.
     from stream_node.demo.run import run_demo
 
     run_demo(input_dir, with_export=with_export, as_json=AS_JSON.get())

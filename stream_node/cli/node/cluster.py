@@ -8,15 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from stream_node.cli.client import ask_newer, with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions, not_empty
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.values import CommandFailed, UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or RUNS:
+    import msgspec
+
     from ockam.protocol import Protocol
-    from stream_client import StreamClient
-    from stream_node.fleet.cluster.protocol import ClusterStatus
-    from stream_node.node.node_connections import OpenConnection, PartyTraffic
+    from stream_client import RequestTimeout, StreamClient
+    from stream_node.fleet.cluster.protocol import (
+        CLUSTER,
+        DRAIN,
+        STATUS,
+        ClusterStatus,
+        ClusterStatusRequest,
+        DrainRequest,
+    )
+    from stream_node.node.node_connections import (
+        ADDRESS,
+        CLOSE,
+        CONNECTIONS,
+        CloseRequest,
+        ConnectionsRequest,
+        OpenConnection,
+        PartyTraffic,
+    )
 
 Q = TypeVar("Q")
 
@@ -30,8 +47,6 @@ async def status(client: StreamClient) -> None:
 
     Example: stream-node cluster status --node db1:4000
     """
-    from stream_node.fleet.cluster.protocol import STATUS, ClusterStatusRequest
-
     _say(await _ask(client, STATUS, ClusterStatusRequest(0)))
 
 
@@ -47,15 +62,10 @@ async def drain(
 
     Example: stream-node cluster drain db1
     """
-    from stream_node.fleet.cluster.protocol import DRAIN, DrainRequest
-
     _say(await _ask(client, DRAIN, DrainRequest(0, member, not undo)))
 
 
 async def _ask(client: StreamClient, protocol: Protocol[Q, ClusterStatus], request: Q) -> ClusterStatus:
-    from stream_client import RequestTimeout
-    from stream_node.fleet.cluster.protocol import CLUSTER
-
     try:
         return await client.session.ask(str(CLUSTER), protocol, request)
     except RequestTimeout as error:
@@ -63,8 +73,6 @@ async def _ask(client: StreamClient, protocol: Protocol[Q, ClusterStatus], reque
 
 
 def _say(found: ClusterStatus) -> None:
-    import msgspec
-
     members = [
         {
             "name": member.name,
@@ -109,10 +117,6 @@ def connections(
         raise UsageError("--close needs the HOST:PORT of a connection, or an identity; run connections to see them")
 
     async def run(client: StreamClient) -> None:
-        import msgspec
-
-        from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
-
         if close is not None:
             closed = (await ask_newer(client, ADDRESS, CLOSE, CloseRequest(0, close), "close connections")).closed
             if not closed:

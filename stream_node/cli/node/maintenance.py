@@ -12,16 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, ListenOption, YesOption
+from stream_node.cli.options import RUNS, ConfigOption, DataDirOption, DryRunOption, ListenOption, YesOption
 from stream_node.cli.output import AS_JSON, columns, confirm, counted, progress_shown, say
 from stream_node.cli.values import UsageError, printable
 
-if TYPE_CHECKING:
-    from stream_node.care.repair import RepairPlan, Salvage
-    from stream_node.care.restore import FileContents, Present
+if TYPE_CHECKING or RUNS:
+    import msgspec
+
+    from stream_node.care.doctor import examine
+    from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
+    from stream_node.care.repair import RepairPlan, Salvage, plan_repair
+    from stream_node.care.repair import repair as do_repair
+    from stream_node.care.restore import FileContents, Present, restore_file
+    from stream_node.fleet.worker_backups import back_up_all, restore_all
+    from stream_node.fleet.worker_directory import database_folders, has_database, one_database_folder
+    from stream_node.node.clock_note import find_problem
     from stream_node.node.config import Config
+    from stream_node.node.config_sources import load_config, load_effective
+    from stream_storage.errors import StorageError
     from stream_storage.sqlite.backup import BackupManifest
+    from stream_storage.sqlite.database import Database
     from stream_storage.sqlite.verify import VerifyReport
+    from stream_storage.sqlite.verify import verify as verify_session
 
 STREAMS_LISTED = 2**31
 """A number above the number of streams of any node: `verify` needs the total number of messages for its progress."""
@@ -37,9 +49,6 @@ def backup(
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
-    from stream_node.fleet.worker_backups import back_up_all
-    from stream_node.node.config_sources import load_config
-
     config = load_config({"data_dir": data_dir})
     started_s, now_us = time.monotonic(), time.time_ns() // 1000
     with progress_shown() as progress:
@@ -91,11 +100,6 @@ def restore(
 
     From Litestream: stream-node restore --file ./restored.sqlite --data-dir ./data
     """
-    from stream_node.care.restore import restore_file
-    from stream_node.fleet.worker_backups import restore_all
-    from stream_node.fleet.worker_directory import has_database, one_database_folder
-    from stream_node.node.config_sources import load_config
-
     target = Path(as_given := load_config({"data_dir": data_dir}).data_dir)
     if over and not (dry_run or yes) and sys.stdin.isatty() and has_database(target):
         confirm(f"Replace the database in {as_given}? What was stored after the backup is lost.")
@@ -137,8 +141,6 @@ def _restored(held: FileContents, folder: str, *, verified: bool, dry_run: bool)
 
 
 def _held(manifests: Sequence[BackupManifest]) -> FileContents:
-    from stream_node.care.restore import FileContents
-
     streams, messages = sum(each.streams for each in manifests), sum(each.messages for each in manifests)
     data_bytes, created_us = sum(each.data_bytes for each in manifests), max(each.created_us for each in manifests)
     return FileContents(streams, messages, data_bytes, created_us=created_us)
@@ -146,8 +148,6 @@ def _held(manifests: Sequence[BackupManifest]) -> FileContents:
 
 def _present(found: Sequence[Present]) -> Present:
     """Returns the states of several databases before a restore as one, without numbers if some are unknown."""
-    from stream_node.care.restore import Present
-
     there = [each for each in found if each.found]
     if not there or any(each.streams is None or each.messages is None for each in there):
         return Present(bool(there))
@@ -168,10 +168,6 @@ def verify(data_dir: DataDirOption = None) -> None:
 
     Example: stream-node verify --data-dir ./data
     """
-    from stream_node.fleet.worker_directory import database_folders
-    from stream_node.node.config_sources import load_config
-    from stream_storage.errors import StorageError
-
     config = load_config({"data_dir": data_dir})
     folders = database_folders(Path(config.data_dir))
     problems = _small_problems(config, folders.values())
@@ -212,18 +208,12 @@ def verify(data_dir: DataDirOption = None) -> None:
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
     """Returns the mistakes in the files beside the databases, whose folders are given."""
-    from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
-    from stream_node.node.clock_note import find_problem
-
     checks = (check_tokens, check_identities, check_audit)
     found = [each.text for each in (check(config) for check in checks) if each.status == "wrong"]
     return [*found, *filter(None, map(find_problem, folders))]
 
 
 def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
-    from stream_storage.sqlite.database import Database
-    from stream_storage.sqlite.verify import verify as verify_session
-
     with closing(Database.open(folder, read_only=True).read_session()) as session:
         total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
         return verify_session(session, lambda _, messages: progress(messages, total))
@@ -239,11 +229,6 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: 
 
     Example: stream-node doctor --data-dir ./data --json
     """
-    import msgspec
-
-    from stream_node.care.doctor import examine
-    from stream_node.node.config_sources import load_effective
-
     in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
     findings = examine(in_force)
     by_status = {status: sum(each.status == status for each in findings) for status in ("wrong", "warning")}
@@ -275,13 +260,6 @@ def repair(
 
     Example: stream-node repair --data-dir ./data --yes
     """
-    import msgspec
-
-    from stream_node.care.repair import plan_repair
-    from stream_node.care.repair import repair as do_repair
-    from stream_node.fleet.worker_directory import one_database_folder
-    from stream_node.node.config_sources import load_config
-
     directory = one_database_folder(Path(load_config({"data_dir": data_dir}).data_dir))
     plan = plan_repair(directory)
     done, kept = False, None

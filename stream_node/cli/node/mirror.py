@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions, StreamArgument
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions, StreamArgument
 from stream_node.cli.output import AS_JSON, ProgressLine, columns, counted, say, say_each, tell
 from stream_node.cli.values import UsageError, time_text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or RUNS:
+    import msgspec
+    import trio
+
+    from ockam.actors.address import complete_address
     from stream_client import StreamClient
-    from stream_node.fleet.mirror.protocol import MirrorResponse, MirrorState
+    from stream_node.fleet.mirror.protocol import (
+        ADDRESS,
+        MIRRORS,
+        MirrorAction,
+        MirrorRequest,
+        MirrorResponse,
+        MirrorState,
+    )
 
 HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "heard", "aside")
 NUMBERS = frozenset({1, 4, 5, 6})
 POLL_S = 0.2
+JSON_NAMES = {"stream_name": "stream", "lag_us": "lag_s", "aside_name": "aside"}
 
 
-def add(
+async def add(
+    client: StreamClient,
     stream: StreamArgument,
     source: Annotated[
-        str, typer.Option("--from"), "HOST:PORT", "The node with the source, as the node of the mirror sees it."
+        str,
+        typer.Option("--from", callback=lambda text: complete_address(text)),
+        "HOST:PORT",
+        "The node with the source, as the node of the mirror sees it.",
     ],
     source_name: Annotated[str | None, "The name of the source. Without it, the same name."] = None,
     force: Annotated[bool, "Move messages that the source does not have to another stream, and follow."] = False,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make a stream of the node a mirror: it gets the messages of its source, at the same indexes, and takes no pushes.
 
@@ -36,17 +52,10 @@ def add(
 
     Example: stream-node mirror add orders --from 10.0.0.5:4000
     """
-    from ockam.actors.address import complete_address
-
-    address = complete_address(source)
-
-    async def run(client: StreamClient) -> None:
-        answer = await _ask(client, "ADD", stream, source=address, source_name=source_name or "", force=force)
-        report = {"stream": stream, "source": address, "partitions": len(answer.mirrors)}
-        of = f"{source_name or stream} at {address}"
-        say(report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
-
-    with_client(run, node)
+    answer = await _ask(client, "ADD", stream, source=source, source_name=source_name or "", force=force)
+    report = {"stream": stream, "source": source, "partitions": len(answer.mirrors)}
+    of = f"{source_name or stream} at {source}"
+    say(report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
 
 
 async def status(client: StreamClient, stream: Annotated[str, typer.Argument(), "Only this stream."] = "") -> None:
@@ -78,10 +87,6 @@ def promote(
 
     Example: stream-node mirror promote orders
     """
-    import secrets
-
-    import trio
-
     if source_goes_on and not force:
         raise UsageError("--source-goes-on needs --force")
 
@@ -118,8 +123,6 @@ async def remove(client: StreamClient, stream: StreamArgument) -> None:
 
 
 async def _ask(client: StreamClient, action: str, stream: str, **fields: Any) -> MirrorResponse:
-    from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
-
     return await client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction[action], stream, **fields))
 
 
@@ -133,21 +136,9 @@ def _lost(behind: int, heard_us: int) -> str:
 
 
 def _row(state: MirrorState) -> dict[str, Any]:
-    return {
-        "stream": state.stream_name,
-        "partition": state.partition,
-        "condition": state.condition.name.lower(),
-        "reason": state.reason,
-        "source": state.source,
-        "source_name": state.source_name,
-        "next_index": state.next_index,
-        "source_next_index": state.source_next_index,
-        "lag": state.lag,
-        "lag_s": state.lag_us / 1e6,
-        "heard_us": state.heard_us,
-        "aside": state.aside_name or None,
-        "aside_messages": state.aside_messages,
-    }
+    row = msgspec.structs.asdict(state) | {"condition": state.condition.name.lower(), "lag_us": state.lag_us / 1e6}
+    row["aside_name"] = state.aside_name or None
+    return {JSON_NAMES.get(name, name): value for name, value in row.items()}
 
 
 def _cells(state: MirrorState) -> Sequence[str]:

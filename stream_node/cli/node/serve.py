@@ -12,11 +12,19 @@ from contextlib import closing, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from stream_node.cli.options import ConfigOption, ForwardOption, GrpcOption, HttpOption, ListenOption, LogLevelOption
+from stream_node.cli.options import (
+    ConfigOption,
+    ForwardOption,
+    GrpcOption,
+    HttpOption,
+    ListenOption,
+    LogLevelOption,
+    flags_of,
+)
 from stream_node.cli.output import say_json, say_text, tell
 from stream_node.node.log_writer import write_waiting_lines
 
@@ -30,29 +38,34 @@ if TYPE_CHECKING:
 GC_OBJECTS = 20_000
 
 
-def serve(
-    config: ConfigOption = None,
-    data_dir: Annotated[str | None, "The folder of the database."] = None,
-    database: Annotated[
-        str | None, "postgresql://USER@HOST:PORT/NAME", "A PostgreSQL database for the streams."
-    ] = None,
-    cluster: Annotated[str | None, "NAME", "The name of this node in its cluster."] = None,
-    workers: Annotated[int | None, "NUMBER", "The number of processes, to use several cores."] = None,
+class ServeOptions(NamedTuple):
+    config: ConfigOption = None
+    data_dir: Annotated[str | None, "The folder of the database."] = None
+    database: Annotated[str | None, "postgresql://USER@HOST:PORT/NAME", "A PostgreSQL database for the streams."] = None
+    cluster: Annotated[str | None, "NAME", "The name of this node in its cluster."] = None
+    workers: Annotated[int | None, "NUMBER", "The number of processes, to use several cores."] = None
     worker: Annotated[
         list[str] | None, "MODULE:CLASS@ADDRESS", "Run a worker of your own on the node. May be repeated."
-    ] = None,
-    listen: ListenOption = None,
-    http: HttpOption = None,
-    grpc: GrpcOption = None,
-    allow_forward: ForwardOption = None,
-    log_level: LogLevelOption = None,
-    access_rules: Annotated[str | None, "The TOML file with the rules: who may do what."] = None,
-    insecure: Annotated[bool | None, "Listen beyond this machine without TLS or rules."] = None,
+    ] = None
+    listen: ListenOption = None
+    http: HttpOption = None
+    grpc: GrpcOption = None
+    allow_forward: ForwardOption = None
+    log_level: LogLevelOption = None
+    access_rules: Annotated[str | None, "The TOML file with the rules: who may do what."] = None
+    insecure: Annotated[bool | None, "Listen beyond this machine without TLS or rules."] = None
     migrate: Annotated[
         bool | None,
         typer.Option("--migrate/--no-migrate"),
         "Bring a database of an earlier version up to date, or refuse.",
-    ] = None,
+    ] = None
+
+
+DEFAULTS = ServeOptions()
+
+
+def serve(
+    options: ServeOptions = DEFAULTS,
     as_json: Annotated[bool, typer.Option("--json"), "Print the line in JSON, also at a terminal."] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
@@ -77,35 +90,21 @@ def serve(
     from stream_node.node.reloading import Reloading
     from stream_node.node.server import Server
 
-    flags = {
-        "data_dir": data_dir,
-        "database": database,
-        "cluster": cluster,
-        "workers": workers,
-        "worker": tuple(worker) if worker else None,
-        "listen": listen,
-        "http": tuple(http) if http else None,
-        "grpc": tuple(grpc) if grpc else None,
-        "allow_forward": tuple(allow_forward) if allow_forward else None,
-        "log_level": log_level,
-        "access_rules": access_rules,
-        "insecure": insecure,
-        "migrate": migrate,
-    }
+    flags = flags_of(options)
     place = take_place()
-    effective, origins = load_effective(flags, file=config)
+    effective, origins = load_effective(flags, file=options.config)
     settings = own_settings(effective, place)
     # A supervisor need not count repeated log events: it logs few, because its pauses before restarts of workers grow.
     configure_logs(settings.log_level, counts_repeated=place is not None or settings.workers == 1)
     if place is None:
         check_workers(settings)
     if place is None and settings.workers > 1:
-        supervise(settings, sys.argv[1:], has_file=config is not None, as_json=as_json)
+        supervise(settings, sys.argv[1:], has_file=options.config is not None, as_json=as_json)
         return
     notifier = Notifier()
     server = Server(settings, notifier, place)
     server.abandon = end_at_once
-    reloading = Reloading(server, flags, config, notifier)
+    reloading = Reloading(server, flags, options.config, notifier)
     # Messages form no reference cycles, so the garbage collector finds little, and takes an eighth of a node's time.
     # `freeze` exempts the imported modules, which stay in memory anyway.
     gc.set_threshold(GC_OBJECTS, 20, 20)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ConfigOption, DataDirOption, ForwardOption, ListenOption, LogLevelOption, ViaOption
+from stream_node.cli.options import (
+    RUNS,
+    ConfigOption,
+    DataDirOption,
+    ForwardOption,
+    ListenOption,
+    LogLevelOption,
+    ViaOption,
+    flags_of,
+)
 from stream_node.cli.output import AS_JSON, columns, counted, say, say_json, tell
 from stream_node.cli.request_options import (
     NO_CHANNEL,
@@ -24,10 +33,20 @@ from stream_node.cli.request_options import (
 )
 from stream_node.cli.values import UsageError
 
-if TYPE_CHECKING:
-    from stream_node.cli.contexts import Target
-    from stream_node.node.config import Config
-    from stream_node.node.config_sources import Setting
+if TYPE_CHECKING or RUNS:
+    import msgspec
+
+    from ockam.identity.token import hide_tokens
+    from stream_node.cli.contexts import (
+        Target,
+        add_context,
+        contexts_file,
+        load_contexts,
+        remove_context,
+        save_contexts,
+        use_context,
+    )
+    from stream_node.node.config import FIELDS, Config, ConfigError, shown, without_effect
 
 STREAM_SERVICE = "stream_service"
 NameArgument = Annotated[str, typer.Argument(), "The name of the context."]
@@ -39,18 +58,6 @@ class FlagOptions(NamedTuple):
     listen: ListenOption = None
     allow_forward: ForwardOption = None
     log_level: LogLevelOption = None
-
-    def load(self, file: Path | None = None) -> tuple[Config, list[Setting]]:
-        """Returns the settings in force, and where each comes from. file: read without --config. Raises ConfigError."""
-        from stream_node.node.config_sources import load_effective
-
-        flags = {
-            "data_dir": self.data_dir,
-            "listen": self.listen,
-            "allow_forward": tuple(self.allow_forward) if self.allow_forward else None,
-            "log_level": self.log_level,
-        }
-        return load_effective(flags, file=self.config or file)
 
 
 NO_FLAGS = FlagOptions()
@@ -65,13 +72,12 @@ def config_check(
 
     Example: stream-node config check node.toml
     """
-    from stream_node.node.config import FIELDS, ConfigError
-    from stream_node.node.config_sources import check_start
+    from stream_node.node.config_sources import check_start, load_effective
 
     if file is not None and flags.config is not None:
         raise UsageError("give the file either as FILE or with --config")
     try:
-        effective, settings = flags.load(file)
+        effective, settings = load_effective(flags_of(flags), file=flags.config or file)
         check_start(effective)
     except ConfigError as error:
         if not AS_JSON.get():
@@ -89,11 +95,9 @@ def config_show(flags: FlagOptions = NO_FLAGS) -> None:
 
     Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
     """
-    import msgspec
+    from stream_node.node.config_sources import load_effective
 
-    from stream_node.node.config import shown
-
-    effective, found = flags.load()
+    effective, found = load_effective(flags_of(flags), file=flags.config)
     _report_without_effect(effective)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     for each in settings:
@@ -129,10 +133,6 @@ def add(
 
     For a real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
-    import msgspec
-
-    from stream_node.cli.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
-
     file = contexts_file()
     # The paths of a context must be valid from every folder.
     target = Target(
@@ -165,8 +165,6 @@ def list_all() -> None:
 
     Example: stream-node context list --json
     """
-    from stream_node.cli.contexts import contexts_file, load_contexts
-
     contexts = load_contexts(contexts_file())
     targets = sorted(contexts.targets.items())
     report = [_context(name, target, name == contexts.current) for name, target in targets]
@@ -183,8 +181,6 @@ def use(
 
     Example: stream-node context use office
     """
-    from stream_node.cli.contexts import contexts_file, load_contexts, save_contexts, use_context
-
     file = contexts_file()
     contexts = use_context(load_contexts(file), name)
     save_contexts(file, contexts)
@@ -197,8 +193,6 @@ def remove(name: NameArgument) -> None:
 
     Example: stream-node context remove office
     """
-    from stream_node.cli.contexts import contexts_file, load_contexts, remove_context, save_contexts
-
     file = contexts_file()
     contexts = remove_context(load_contexts(file), name)
     save_contexts(file, contexts)
@@ -207,15 +201,11 @@ def remove(name: NameArgument) -> None:
 
 
 def _report_without_effect(effective: Config) -> None:
-    from stream_node.node.config import without_effect
-
     for name, reason in without_effect(effective).items():
         tell(f"{name} has no effect: {reason}")
 
 
 def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
-    import msgspec
-
     tls = None if target.tls is None else msgspec.to_builtins(target.tls)
     return {"name": name, **msgspec.structs.asdict(target), "tls": tls, "current": current}
 
@@ -231,8 +221,6 @@ def _way(target: Target) -> str:
 
 
 def _without_tokens(value: Any) -> Any:
-    from ockam.identity.token import hide_tokens
-
     if isinstance(value, list):
         return [_without_tokens(each) for each in value]
     return hide_tokens(value) if isinstance(value, str) else value

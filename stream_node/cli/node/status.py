@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
 from stream_node.cli.client import ask_newer, with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions
-from stream_node.cli.output import columns, say, say_text, tell_error
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions
+from stream_node.cli.output import columns, say
 from stream_node.cli.values import CommandFailed, UsageError, parse_duration, parse_size, time_text
 
-if TYPE_CHECKING:
-    from stream_client import StreamClient
-    from stream_node.hosting.status import OwnWorker
-    from stream_node.top.reading import ConsumerRate, SilentConsumer, TopView
+if TYPE_CHECKING or RUNS:
+    import msgspec
+
+    from stream_client import ClientError, NodeFailed, RequestRefused, StreamClient, UnexpectedAnswer
+    from stream_node.care import trouble_service
+    from stream_node.hosting.status import ADDRESS, OWN_WORKERS, OwnWorker, OwnWorkersRequest
+    from stream_node.top.reading import ConsumerRate, NodeReader, SilentConsumer, TopView, find_silent, make_view
 
 CONSUMERS_SHOWN = 20
 LEVELS = ("ok", "warning", "critical", "unknown")
@@ -58,39 +59,6 @@ class Check(NamedTuple):
         return CheckResult(self.name, level, text, f"{self.name}={round(value, 3)}{unit};{limits};0")
 
 
-class MonitoringCommand(TyperCommand):
-    """The command `status`. With --check, a mistake in the command or a lost node ends it with 3 (unknown): monitoring
-    programs read 1 and 2 as the state of the node."""
-
-    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
-        is_check = any(each.partition("=")[0] == "--check" for each in args)
-        with _unknown_on_errors(is_check, "--json" in args):
-            return super().make_context(info_name, args, *others, **extra)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _unknown_on_errors(bool(ctx.params["check"]), ctx.params["as_json"]):
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _unknown_on_errors(is_check: bool, as_json: bool) -> Iterator[None]:
-    from stream_node.cli.app import exit_code, first_cause
-
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except Exception as error:
-        # Errors of the command line itself have format_message; an error without a code is a bug, and keeps its trace.
-        cause = first_cause(error)
-        told = getattr(cause, "format_message", cause.__str__)
-        if not is_check or (told == cause.__str__ and exit_code(cause) is None):
-            raise
-        text = " ".join(told().split())
-        tell_error(text, 3) if as_json else say_text(_without_bars(f"UNKNOWN: {text}"))
-        raise typer.Exit(3) from error
-
-
 def status(
     node: NodeOptions = ANY_NODE,
     check: Annotated[
@@ -114,8 +82,6 @@ def status(
     levels: list[int] = []
 
     async def run(client: StreamClient) -> None:
-        from stream_node.top.reading import NodeReader, find_silent, make_view
-
         reading = await NodeReader(client, rows_max=None).read()
         view = make_view(None, reading, "lag")
         silent = await find_silent(client, reading) if any(each.name == "silent" for each in checks) else None
@@ -200,12 +166,11 @@ def _measured(check: Check, view: TopView, silent: SilentConsumer | None) -> Che
 
 
 async def _find_troubles(client: StreamClient) -> list[CheckResult]:
-    from stream_client import NodeFailed, RequestRefused, UnexpectedAnswer
-    from stream_node.care.trouble_service import ADDRESS, TroublesRequest
-    from stream_node.care.trouble_service import TROUBLES as PROTOCOL
-
     try:
-        answer = await ask_newer(client, ADDRESS, PROTOCOL, TroublesRequest(0), "tell what is wrong")
+        request = trouble_service.TroublesRequest(0)
+        answer = await ask_newer(
+            client, trouble_service.ADDRESS, trouble_service.TROUBLES, request, "tell what is wrong"
+        )
         unknown = answer.unknown
     except (RequestRefused, UnexpectedAnswer, NodeFailed, CommandFailed) as error:
         unknown = str(error)
@@ -219,9 +184,6 @@ async def _find_troubles(client: StreamClient) -> list[CheckResult]:
 
 
 async def _own_workers(client: StreamClient) -> list[OwnWorker]:
-    from stream_client import ClientError
-    from stream_node.hosting.status import ADDRESS, OWN_WORKERS, OwnWorkersRequest
-
     try:
         return (await ask_newer(client, ADDRESS, OWN_WORKERS, OwnWorkersRequest(0), "tell its own workers")).workers
     except (ClientError, CommandFailed):
@@ -243,8 +205,6 @@ def _without_bars(line: str) -> str:
 
 
 def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -> dict[str, Any]:
-    import msgspec
-
     return {
         "version": view.version,
         "ready": None if view.refusing_pushes is None else not _ready(view).level,

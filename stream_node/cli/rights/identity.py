@@ -5,13 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.options import ANY_DIRECTORY, DirectoryOptions
+from stream_node.cli.options import ANY_DIRECTORY, RUNS, DirectoryOptions
 from stream_node.cli.output import AS_JSON, columns, counted, say, tell
 from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING or RUNS:
+    from ockam.identity.channel.identity_file import create_identity, load_identity
+    from ockam.identity.channel.identity_history import format_identifier, parse_identifier
+    from ockam.identity.channel.trust_list import change_trusted, load_trusted
+    from stream_node.care.certificates import (
+        create_authority,
+        create_certificate,
+        fingerprint_of,
+        others_of_client,
+        read_certificate,
+    )
+    from stream_node.node.identity.channel_services import node_identity_file, trust_file, user_identity_file
 
 FileOption = Annotated[Path | None, "FILE", "The file of the identity. Without it: that of your user."]
 OfNodeOption = Annotated[str | None, "A node's data directory: the identity of this node."]
@@ -23,8 +36,6 @@ def create(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
 
     Example: stream-node identity create
     """
-    from ockam.identity.channel.identity_file import create_identity
-
     _say(file, data_dir, create_identity)
 
 
@@ -33,8 +44,6 @@ def show(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
 
     Example: stream-node identity show --data-dir ./data
     """
-    from ockam.identity.channel.identity_file import load_identity
-
     _say(file, data_dir, load_identity)
 
 
@@ -47,9 +56,6 @@ def add(
 
     Example: stream-node trust add I10253701dafcc65a621ad9fb4097cb327c541de78827713320b749cbbdbd2e9f --name alice
     """
-    from ockam.identity.channel.identity_history import parse_identifier
-    from ockam.identity.channel.trust_list import change_trusted
-
     key, file = parse_identifier(identifier), _trust_file(directory)
     if any(character in name for character in "\r\n"):
         raise UsageError("a name has one line")
@@ -63,9 +69,6 @@ def list_all(directory: DirectoryOptions = ANY_DIRECTORY) -> None:
 
     Example: stream-node trust list --data-dir ./data
     """
-    from ockam.identity.channel.identity_history import format_identifier
-    from ockam.identity.channel.trust_list import load_trusted
-
     settings = directory.load()
     found = {format_identifier(key): name for key, name in load_trusted(_trust_file(directory)).items()}
     rows = [{"identifier": each, "name": name, "from": "file"} for each, name in found.items()]
@@ -89,9 +92,6 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
     Example: stream-node trust remove I10253701dafcc65a621ad9fb4097cb327c541de78827713320b749cbbdbd2e9f
     """
-    from ockam.identity.channel.identity_history import parse_identifier
-    from ockam.identity.channel.trust_list import change_trusted
-
     key, file = parse_identifier(identifier), _trust_file(directory)
     if identifier in directory.load().secure_channel_trusted:
         raise UsageError(f"{identifier} is trusted by the setting secure_channel_trusted; take it out there first")
@@ -104,8 +104,6 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
 
 def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], object]) -> None:
-    from stream_node.node.identity.channel_services import node_identity_file, user_identity_file
-
     if file is not None and data_dir is not None:
         raise UsageError("--file and --data-dir are two identities; leave one out")
     chosen = file or (user_identity_file() if data_dir is None else node_identity_file(data_dir))
@@ -114,8 +112,6 @@ def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], obj
 
 
 def _trust_file(directory: DirectoryOptions) -> Path:
-    from stream_node.node.identity.channel_services import trust_file
-
     return trust_file(directory.load().data_dir)
 
 
@@ -130,8 +126,6 @@ def create_ca(directory: DirOption = KEYS) -> None:
 
     Example: stream-node cert create ca --dir ./tls
     """
-    from stream_node.care.certificates import create_authority
-
     certificate = create_authority(directory)
     text = f"{certificate} is the authority; keep {certificate.with_suffix('.key')} secret"
     say({"certificate": str(certificate), "key": str(certificate.with_suffix(".key"))}, text)
@@ -149,8 +143,6 @@ def create_server(
 
     Example: stream-node cert create server localhost 127.0.0.1 --dir ./tls --file node
     """
-    from stream_node.care.certificates import create_certificate
-
     certificate = create_certificate(directory, host[0], hosts=host, days=days, file=file)
     key = certificate.with_suffix(".key")
     text = f"for the node: tls_certificate = {str(certificate)!r}, tls_certificate_key = {str(key)!r}"
@@ -169,8 +161,6 @@ def create_client(
 
     Example: stream-node cert create client alice --dir ./tls
     """
-    from stream_node.care.certificates import create_certificate, fingerprint_of, others_of_client
-
     certificate = create_certificate(directory, name, days=days, file=file)
     key = certificate.with_suffix(".key")
     others = others_of_client(certificate)
@@ -190,8 +180,6 @@ def show_certificate(file: Annotated[Path, typer.Argument(), "A PEM file with a 
 
     Example: stream-node cert show ./tls/alice.pem
     """
-    from stream_node.care.certificates import fingerprint_of, read_certificate
-
     certificate = read_certificate(file)
     subject, issuer = certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()
     ends = certificate.not_valid_after_utc.isoformat()

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ANY_DIRECTORY, ConfigOption, DirectoryOptions
+from stream_node.cli.options import ANY_DIRECTORY, RUNS, ConfigOption, DirectoryOptions
 from stream_node.cli.output import AS_JSON, columns, counted, say, tell
 from stream_node.cli.values import UsageError, parse_end, time_text, utc_now
 
-if TYPE_CHECKING:
-    from ockam.identity.identity import Identity
-    from ockam.identity.rules.rules import Rule
-    from ockam.identity.rules.tokens import TokenRecord
+if TYPE_CHECKING or RUNS:
+    from ockam.identity.identity import ANONYMOUS, Identity
+    from ockam.identity.rules.rights import RIGHT_NAMES, Demand
+    from ockam.identity.rules.rule_file import RulesError, add_rule, change_rules, load_rules, make_rule, remove_rule
+    from ockam.identity.rules.rules import Rule, Rules
+    from ockam.identity.rules.tokens import TokenRecord, check_name, create_token, load_tokens, revoke_token
+    from stream_node.node.config_sources import load_config
+    from stream_node.node.identity.token_services import token_file
+    from stream_node.node.keepers import keepers_of
 
 RulesOption = Annotated[Path | None, "FILE", "The file of the rules. Without it: that of the settings."]
 
@@ -27,8 +32,6 @@ class RulesOptions(NamedTuple):
 
     def known_file(self) -> Path | None:
         """Returns the file of the rules: the given one, or that of the settings, if any."""
-        from stream_node.node.config_sources import load_config
-
         file = self.rules or load_config({}, file=self.config).access_rules
         return None if file is None else Path(file)
 
@@ -57,8 +60,6 @@ def add(
 
     Example: stream-node rule add reads --who certificate:spark --may read --may index --on orders --rules access.toml
     """
-    from ockam.identity.rules.rule_file import add_rule, make_rule
-
     file = rules.file()
     rule = make_rule(name, who, may or (), may_not or (), on)
     add_rule(file, rule)
@@ -70,8 +71,6 @@ def list_all(rules: RulesOptions = KNOWN_RULES) -> None:
 
     Example: stream-node rule list --rules access.toml
     """
-    from ockam.identity.rules.rule_file import load_rules
-
     file = rules.file()
     found = [_row(rule) for rule in load_rules(file).rules]
     head = ("name", "who", "may", "may not", "on")
@@ -85,8 +84,6 @@ def remove(name: NameArgument, rules: RulesOptions = KNOWN_RULES) -> None:
 
     Example: stream-node rule remove "spark reads" --rules access.toml
     """
-    from ockam.identity.rules.rule_file import load_rules, remove_rule
-
     file = rules.file()
     rule = remove_rule(file, name)
     left = len(load_rules(file))
@@ -107,12 +104,6 @@ def check(
 
     Example: stream-node rule check certificate:spark read orders --rules access.toml
     """
-    from ockam.identity.rules.rights import RIGHT_NAMES, Demand
-    from ockam.identity.rules.rule_file import load_rules
-    from ockam.identity.rules.rules import Rules
-    from stream_node.node.config_sources import load_config
-    from stream_node.node.keepers import keepers_of
-
     if right not in RIGHT_NAMES:
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
@@ -131,8 +122,6 @@ def check(
 
 
 def _identity(text: str) -> Identity:
-    from ockam.identity.identity import ANONYMOUS, Identity
-
     source, _, name = text.partition(":")
     if text == "anonymous":
         return ANONYMOUS
@@ -145,8 +134,6 @@ def _identity(text: str) -> Identity:
 
 
 def _row(rule: Rule) -> dict[str, str | list[str]]:
-    from ockam.identity.rules.rights import RIGHT_NAMES
-
     may, may_not = (
         [name for name, each in RIGHT_NAMES.items() if each & rights] for rights in (rule.may, rule.may_not)
     )
@@ -175,8 +162,6 @@ def create(
 
     Example: stream-node token create spark --allow read:orders --allow index:spark- --expires 90d --file spark.token
     """
-    from ockam.identity.rules.tokens import check_name, create_token, load_tokens
-
     store, now_s = _store(directory), int(time.time())
     # Everything that can be wrong is found before anything is written.
     check_name(name)
@@ -218,8 +203,6 @@ def list_tokens(
 
     Example: stream-node token list --data-dir ./data
     """
-    from ockam.identity.rules.tokens import load_tokens
-
     store, now_s = _store(directory), int(time.time())
     rows = [_token_row(each, now_s) for each in load_tokens(store) if everything or each.revoked_s is None]
     head = ("name", "state", "created", "expires", "revoked")
@@ -234,8 +217,6 @@ def revoke(name: TokenArgument, rules: RulesOption = None, directory: DirectoryO
 
     Example: stream-node token revoke spark --data-dir ./data
     """
-    from ockam.identity.rules.tokens import revoke_token
-
     if rules is not None and not rules.is_file():
         raise UsageError(f"there is no file {rules}; give --rules the file of the node's rules, or leave it out")
     store, now_s = _store(directory), int(time.time())
@@ -252,8 +233,6 @@ def revoke(name: TokenArgument, rules: RulesOption = None, directory: DirectoryO
 
 def _rules_of(name: str, allow: list[str] | tuple[()]) -> list[Rule]:
     """Returns the rules that give a token these rights. Raises UsageError, RulesError."""
-    from ockam.identity.rules.rule_file import make_rule
-
     prefixes: dict[str, list[str]] = {}
     for text in allow:
         right, colon, prefix = text.partition(":")
@@ -271,8 +250,6 @@ def _beginning(name: str) -> str:
 
 def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None:
     """Writes the rules of a new token. replace: those of an older token of this name are removed in the same step."""
-    from ockam.identity.rules.rule_file import change_rules, load_rules
-
     there = {rule.name: rule for rule in load_rules(file).rules} if file.exists() else {}
     # An interrupted command may have written the same rules.
     new = [rule for rule in made if there.get(rule.name) != rule]
@@ -284,8 +261,6 @@ def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None
 
 
 def _made_rules(file: Path, name: str) -> list[Rule]:
-    from ockam.identity.rules.rule_file import load_rules
-
     who, beginning = (f"token:{name}",), _beginning(name)
     found = load_rules(file).rules if file.exists() else ()
     return [rule for rule in found if rule.who == who and rule.name.startswith(beginning)]
@@ -293,8 +268,6 @@ def _made_rules(file: Path, name: str) -> list[Rule]:
 
 def _remove_made_rules(file: Path, name: str) -> list[str]:
     """Removes the rules that `token create` has written for a revoked token. Returns their names. Raises RulesError."""
-    from ockam.identity.rules.rule_file import RulesError, change_rules
-
     try:
         removed = [rule.name for rule in _made_rules(file, name)]
         if removed:
@@ -317,6 +290,4 @@ def _token_row(record: TokenRecord, now_s: int) -> dict[str, Any]:
 
 
 def _store(directory: DirectoryOptions) -> Path:
-    from stream_node.node.identity.token_services import token_file
-
     return token_file(directory.load().data_dir)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import select
 import stat
 import sys
+import termios
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from stream_node.cli.client import open_source, with_client
 from stream_node.cli.options import (
     ALL_PARTITIONS,
     ANY_NODE,
+    RUNS,
     FollowOption,
     NodeOptions,
     PartitionOptions,
@@ -28,8 +31,10 @@ from stream_node.cli.streams.messages import FailOnHoleOption, Printer, flush
 from stream_node.cli.streams.pull import BARE_DATA, FromOption, LastOption, PrintOptions, StopOption, begin_at
 from stream_node.cli.values import UsageError
 
-if TYPE_CHECKING:
-    from stream_client import RichMessage, Stream, StreamClient
+if TYPE_CHECKING or RUNS:
+    import trio
+
+    from stream_client import LeaseLost, LeaseMember, RichMessage, SavedIndexes, Stream, StreamClient
     from stream_client.consume.consumer import Messages
     from stream_client.share.shared_consumer import SharedMessages
 
@@ -63,7 +68,6 @@ def consume(
 
     In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
-    from stream_client import LeaseLost, LeaseMember, SavedIndexes
 
     # PositionReset or StreamRemade. The consumer goes on by itself: at the position that somebody has set, or at the
     # beginning of the stream that was created again.
@@ -129,8 +133,6 @@ def tail(
 
     Only new messages, of one partition: stream-node tail orders --from new --partition 2
     """
-    import trio
-
     partition = partitions.one()
     printer = Printer(stream, printing.format(), fail_on_hole)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
@@ -164,8 +166,6 @@ def _take_singly() -> None:
     # The system refuses to shrink a pipe that already has more than a page in it; `_output_taken` then proves less.
     with suppress(OSError):
         if _is_pipe():
-            import fcntl
-
             fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
@@ -175,11 +175,6 @@ async def _output_taken() -> None:
     elsewhere, all output counts as taken."""
     if not _is_pipe():
         return
-    import fcntl
-    import termios
-
-    import trio
-
     outlet = sys.stdout.fileno()
     poll = select.poll()
     poll.register(outlet, select.POLLOUT)

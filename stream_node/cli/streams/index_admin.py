@@ -13,6 +13,7 @@ from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.options import (
     ALL_PARTITIONS,
     ANY_NODE,
+    RUNS,
     DryRunOption,
     NodeOptions,
     PartitionOption,
@@ -24,10 +25,11 @@ from stream_node.cli.options import (
 from stream_node.cli.output import age_text, columns, say, say_each
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or RUNS:
     from index_service.extensions import SavedPosition
-    from stream_client import StreamClient
+    from stream_client import RequestRefused, StreamClient, StreamNotFound, list_positions, set_position
     from stream_client.arguments import StartLike
+    from stream_node.care.unread import count_unread
 
 ClientOption = Annotated[
     str, typer.Option("--client", callback=not_empty, autocompletion=complete_consumer), "The name of the consumer."
@@ -72,8 +74,6 @@ def set_to(
 
     In one partition: stream-node index set orders 5000 --client billing --partition 2
     """
-    from stream_client import set_position
-
     start = None if position == FORGET else parse_start(position, utc_now())
     partition = partitions.one()
 
@@ -112,9 +112,6 @@ async def list_all(
 
     Example: stream-node index list --stream orders
     """
-    from stream_client import list_positions
-    from stream_node.care.unread import count_unread
-
     ends = {
         (each.stream_name, each.partition): each
         async for each in client.list_streams(stream or "")
@@ -166,8 +163,6 @@ async def _places(
 
 async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int, SavedPosition]:
     """Returns the saved positions by partition, from a list: the specification's GET would create a missing one."""
-    from stream_client import list_positions
-
     return {each.partition: each async for each in list_positions(client, stream_name=stream, client_id=client_id)}
 
 
@@ -175,8 +170,6 @@ async def _chosen(
     client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
 ) -> list[int]:
     """Returns the chosen partition, or all. Raises StreamNotFound without stream and without saved position."""
-    from stream_client import RequestRefused, StreamNotFound
-
     if partition is not None:
         if partition not in saved:
             await _check_exists(client, stream, partition)
@@ -193,8 +186,6 @@ async def _chosen(
 
 def _replaceable(found: SavedPosition | None) -> int | None:
     """Returns the saved index, or None. Raises RequestRefused while a consumer has the lease."""
-    from stream_client import RequestRefused
-
     if found is not None and found.holder is not None:
         raise RequestRefused(f"{found.holder} holds the lease of partition {found.partition}; stop that consumer first")
     return None if found is None else found.index
@@ -203,8 +194,6 @@ def _replaceable(found: SavedPosition | None) -> int | None:
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
     """Raises StreamNotFound if the stream does not exist. Called only where no position was found, because positions
     may exist without a stream. A peer that cannot list its streams is not checked."""
-    from stream_client import RequestRefused
-
     with suppress(RequestRefused):
         await get_partitions(client, stream, partition)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_source, with_client
-from stream_node.cli.options import ALL_PARTITIONS, ANY_NODE, NodeOptions, PartitionOptions, StreamArgument
+from stream_node.cli.options import ALL_PARTITIONS, ANY_NODE, RUNS, NodeOptions, PartitionOptions, StreamArgument
 from stream_node.cli.output import AS_JSON, counted, tell
 from stream_node.cli.streams.messages import (
     LOOKED_MAX,
@@ -22,9 +22,10 @@ from stream_node.cli.streams.messages import (
 )
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
-if TYPE_CHECKING:
-    from stream_client import RichMessage, Stream, StreamClient, StreamMessage
+if TYPE_CHECKING or RUNS:
+    from stream_client import FromEnd, RequestRefused, RichMessage, Stream, StreamClient, StreamMessage
     from stream_client.arguments import StartLike
+    from stream_client.consume.page import find_holes
 
 FromOption = Annotated[str | None, typer.Option("--from"), "START", f"Where to begin: {START_HELP}"]
 LastOption = Annotated[int | None, typer.Option(min=1), "Begin this number of messages before the end."]
@@ -161,8 +162,6 @@ def _write_page(
     is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
     """Prints the wanted messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
-    from stream_client.consume.page import find_holes
-
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
         printer.note_hole(partition, *hole)
     try:
@@ -174,8 +173,6 @@ def _write_page(
 
 async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
     """Prints on stderr how many messages follow, if any, and a command that prints them."""
-    from stream_client import RequestRefused
-
     try:
         more = (await source.info()).next_index - resume_index
     except RequestRefused:
@@ -217,8 +214,6 @@ def _typed(parameter: Any, value: Any) -> Iterator[str]:
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
     """Returns the start of a pull, by default the earliest message. Raises UsageError for more than one option."""
-    from stream_client import FromEnd
-
     if sum(each is not None for each in (index, start, last)) > 1:
         raise UsageError("--index, --from and --last each say where to begin; choose one")
     if start is not None:

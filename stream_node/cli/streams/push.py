@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_partition, open_target, ranges_of, with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, complete_stream, not_empty
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions, PartitionOptions, complete_stream, not_empty
 from stream_node.cli.output import AS_JSON, ProgressLine, counted, say, say_text
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.values import CommandFailed, UsageError, parse_headers
 
-if TYPE_CHECKING:
-    from stream_client import PartitionedPublisher, Publisher, Push, StreamClient
+if TYPE_CHECKING or RUNS:
+    import trio
+
+    from stream_client import PartitionedPublisher, Publisher, Push, PushesFailed, StreamClient, StreamNotFound
 
 
 class PushOptions(NamedTuple):
@@ -129,117 +131,150 @@ def push(
         return MessageInput(message, own_key, headers)
 
     from_input = text is None and not files
-    job = _Job(stream, options, _total_bytes(text, files, options), from_input and sys.stdin.isatty())
+    line = ProgressLine(input_is_typed=from_input and sys.stdin.isatty())
+    total_bytes = _total_bytes(text, files, options)
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, options.repeat, from_input=from_input)
-        await _push_all(client, job, lines, message_of)
+        await _Pushes(client, stream, options, line, total_bytes).push_all(lines, message_of)
 
     with_client(run, node)
 
 
-class _Job(NamedTuple):
-    stream: str
-    options: PushOptions
-    total_bytes: int | None
-    input_is_typed: bool
+class _Pushes:
+    """The pushes of one run of the command, with the counts of each partition. total_bytes: the size of the input."""
+
+    def __init__(
+        self, client: StreamClient, stream: str, options: PushOptions, line: ProgressLine, total_bytes: int | None
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._options = options
+        self._line = line
+        self._total_bytes = total_bytes
+        self._sent = self._stored = 0
+        self._partitions: dict[int, _PartitionCounts] = {}
+        self._started_s = time.monotonic()
+        self._going_on = trio.CancelScope()
+
+    async def push_all(self, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]) -> None:
+        """Pushes the input until its end or the first failure, and prints what is stored. A message that cannot be read
+        or has no partition raises its error after those before it are confirmed. Raises PushesFailed."""
+        fault: UsageError | OSError | StreamNotFound | None = None
+        try:
+            async with AsyncExitStack() as publishers, aclosing(lines):
+                try:
+                    await self._push_lines(publishers, lines, message_of)
+                except (UsageError, OSError, StreamNotFound) as error:
+                    # This message of the input is wrong. The messages before this one still get their confirms.
+                    fault = error
+        except (PushesFailed, trio.Cancelled):
+            # Cancelled means that a signal, such as that of Ctrl-C, ends the command.
+            self._report()
+            if not AS_JSON.get():
+                self._report_unconfirmed()
+            raise
+        if self._sent or fault is None:
+            self._report()
+        if fault is not None:
+            raise fault
+
+    async def _push_lines(
+        self,
+        publishers: AsyncExitStack,
+        lines: AsyncGenerator[bytes, None],
+        message_of: Callable[[bytes], MessageInput],
+    ) -> None:
+        """Pushes each message to its partition. `publishers` closes the publishers that are opened."""
+        options, as_said, taken_bytes = self._options, self._options.as_said, 0
+        by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
+
+        async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
+            stream = await (
+                open_target(self._client, self._stream)
+                if partition is None
+                else open_partition(self._client, self._stream, partition)
+            )
+            publisher = by_partition[partition] = await publishers.enter_async_context(
+                stream.publisher(window=options.window, idempotent=options.idempotent)
+            )
+            return publisher
+
+        if not as_said:
+            # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails
+            # at once.
+            await open_publisher(options.partition)
+        with self._line as progress, self._going_on:
+            async for line in lines:
+                if options.rate is not None:
+                    # A late message is not delayed.
+                    await trio.sleep(max(0.0, self._started_s + self._sent / options.rate - time.monotonic()))
+                message = message_of(line)
+                partition = message.partition if as_said else options.partition
+                publisher = by_partition.get(partition) or await open_publisher(partition)
+                self._watch(await publisher.push(message.data, key=message.key, headers=message.headers))
+                if progress.enabled:
+                    taken_bytes += len(line) + options.around_bytes
+                    rate_now = self._stored / max(time.monotonic() - self._started_s, 1e-6)
+                    facts = (f"{self._stored:,} messages", f"{rate_now:,.0f} a second")
+                    progress.draw("pushing", taken_bytes, self._total_bytes, facts)
+
+    def _watch(self, push: Push) -> None:
+        self._sent += 1
+        number, counts = self._sent, self._partitions.setdefault(push.partition, _PartitionCounts())
+        counts.unknown.add(number)
+        push.when_done(lambda: self._count(push, number, counts))
+
+    def _count(self, push: Push, number: int, counts: _PartitionCounts) -> None:
+        if push.error is None or not push.error.in_doubt:
+            counts.unknown.discard(number)
+        if push.error is None:
+            self._stored += 1
+            counts.stored += 1
+            # The node does not remember the index of an old duplicate.
+            if push.index < 0:
+                return
+            counts.first_index = push.index if counts.first_index is None else min(counts.first_index, push.index)
+            counts.last_index = push.index if counts.last_index is None else max(counts.last_index, push.index)
+        else:
+            if not push.error.in_doubt:
+                counts.not_stored.append(number)
+            self._going_on.cancel()
+
+    def _report(self) -> None:
+        """Prints the number and the indexes of the stored messages of each partition; without any, of one."""
+        seconds = time.monotonic() - self._started_s
+        for partition in sorted(self._partitions) or [self._options.partition or 0]:
+            counts = self._partitions.get(partition, _PartitionCounts())
+            first, last = counts.first_index, counts.last_index
+            report: dict[str, Any] = {"stream": self._stream, "partition": partition, "pushed": counts.stored}
+            report |= {"failed": len(counts.not_stored) + len(counts.unknown), "first_index": first, "last_index": last}
+            report |= {"not_stored": ranges_of(counts.not_stored), "unknown": ranges_of(counts.unknown)}
+            where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
+            text = f"{counted(counts.stored, 'message')} in {self._stream}/{partition}{where} ({seconds:.2f} s)"
+            say(report | {"seconds": round(seconds, 6)}, text)
+
+    def _report_unconfirmed(self) -> None:
+        """Prints, for people, the messages that are not stored or unknown."""
+        for partition, counts in sorted(self._partitions.items()):
+            states = ((counts.not_stored, "not stored"), (counts.unknown, "unknown, may be stored or not"))
+            for numbers, state in (each for each in states if each[0]):
+                ranges = ranges_of(numbers)
+                named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
+                count = counted(len(numbers), "message")
+                say_text(f"{count} for {self._stream}/{partition} {state}: number {named}")
 
 
-async def _push_all(
-    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
-) -> None:
-    """Pushes the input until its end or the first failure, and prints what is stored. A message that cannot be read or
-    has no partition raises its error after those before it are confirmed. Raises PushesFailed."""
-    import trio
+class _PartitionCounts:
+    """The pushes to one partition. not_stored, unknown: their numbers in the whole input, from 1. A message is unknown
+    while it has no answer, and after an error that does not show whether it was stored."""
 
-    from stream_client import PushesFailed, StreamNotFound
-
-    counts = PushCounts()
-    fault: UsageError | OSError | StreamNotFound | None = None
-    try:
-        async with AsyncExitStack() as publishers, aclosing(lines):
-            push = await _opened(client, job, publishers)
-            try:
-                await _push_lines(push, lines, message_of, job, counts)
-            except (UsageError, OSError, StreamNotFound) as error:
-                # This message of the input is wrong. The messages before this one still get their confirms.
-                fault = error
-    except (PushesFailed, trio.Cancelled):
-        # Cancelled means that a signal, such as that of Ctrl-C, ends the command.
-        _report(counts, job)
-        if not AS_JSON.get():
-            print_unconfirmed(counts, job.stream)
-        raise
-    if counts.sent or fault is None:
-        _report(counts, job)
-    if fault is not None:
-        raise fault
-
-
-async def _opened(
-    client: StreamClient, job: _Job, publishers: AsyncExitStack
-) -> Callable[[MessageInput], Awaitable[Push]]:
-    """Returns a function that pushes one message to its partition. `publishers` closes the publishers that it opens."""
-    options, as_said = job.options, job.options.as_said
-    by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
-
-    async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
-        stream = await (
-            open_target(client, job.stream) if partition is None else open_partition(client, job.stream, partition)
-        )
-        publisher = by_partition[partition] = await publishers.enter_async_context(
-            stream.publisher(window=options.window, idempotent=options.idempotent)
-        )
-        return publisher
-
-    async def push(message: MessageInput) -> Push:
-        partition = message.partition if as_said else options.partition
-        publisher = by_partition.get(partition) or await open_publisher(partition)
-        return await publisher.push(message.data, key=message.key, headers=message.headers)
-
-    if not as_said:
-        # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails at
-        # once.
-        await open_publisher(options.partition)
-    return push
-
-
-async def _push_lines(
-    push: Callable[[MessageInput], Awaitable[Push]],
-    lines: AsyncGenerator[bytes, None],
-    message_of: Callable[[bytes], MessageInput],
-    job: _Job,
-    counts: PushCounts,
-) -> None:
-    import trio
-
-    taken_bytes, rate, around_bytes = 0, job.options.rate, job.options.around_bytes
-    with ProgressLine(input_is_typed=job.input_is_typed) as progress, trio.CancelScope() as going_on:
-        counts.on_failure = going_on.cancel
-        async for line in lines:
-            if rate is not None:
-                # A late message is not delayed.
-                await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
-            counts.watch(await push(message_of(line)))
-            if progress.enabled:
-                taken_bytes += len(line) + around_bytes
-                rate_now = counts.stored / max(time.monotonic() - counts.started_s, 1e-6)
-                facts = (f"{counts.stored:,} messages", f"{rate_now:,.0f} a second")
-                progress.draw("pushing", taken_bytes, job.total_bytes, facts)
-
-
-def _report(counts: PushCounts, job: _Job) -> None:
-    """Prints the number and the indexes of the stored messages of each partition; without any, of one."""
-    seconds = time.monotonic() - counts.started_s
-    for partition in sorted(counts.partitions) or [job.options.partition or 0]:
-        stored = counts.partitions.get(partition, PartitionCounts())
-        first, last = stored.first_index, stored.last_index
-        report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}
-        report |= {"failed": stored.sent - stored.count, "first_index": first, "last_index": last}
-        report |= {"not_stored": ranges_of(stored.not_stored), "unknown": ranges_of(stored.unknown)}
-        where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
-        text = f"{counted(stored.count, 'message')} in {job.stream}/{partition}{where} ({seconds:.2f} s)"
-        say(report | {"seconds": round(seconds, 6)}, text)
+    def __init__(self) -> None:
+        self.stored = 0
+        self.not_stored: list[int] = []
+        self.unknown: set[int] = set()
+        self.first_index: int | None = None
+        self.last_index: int | None = None
 
 
 async def _read_messages(
@@ -247,8 +282,6 @@ async def _read_messages(
 ) -> AsyncGenerator[bytes, None]:
     """Yields the messages of the input `times` times. A thread reads, so pushes go on while input is slow.
     from_input: standard input can be read only once, so its messages are kept."""
-    import trio
-
     kept: list[list[bytes]] = []
     for time_number in range(times):
         source = iter(kept) if from_input and time_number else batches()
@@ -272,61 +305,3 @@ def _total_bytes(text: bytes | None, files: list[Path], options: PushOptions) ->
     if not all(stat.S_ISREG(each.st_mode) for each in found):
         return None
     return options.repeat * sum(each.st_size for each in found)
-
-
-class PushCounts:
-    """The counts of pushed messages. started_s: on the monotonic clock. on_failure: called after each failed push."""
-
-    def __init__(self) -> None:
-        self.started_s = time.monotonic()
-        self.sent = self.stored = 0
-        self.partitions: dict[int, PartitionCounts] = {}
-        self.on_failure: Callable[[], None] = lambda: None
-
-    def watch(self, push: Push) -> None:
-        self.sent += 1
-        number, stored = self.sent, self.partitions.setdefault(push.partition, PartitionCounts())
-        stored.sent += 1
-        stored.unknown.add(number)
-        push.when_done(lambda: self._count(push, number))
-
-    def _count(self, push: Push, number: int) -> None:
-        stored = self.partitions[push.partition]
-        if push.error is None or not push.error.in_doubt:
-            stored.unknown.discard(number)
-        if push.error is None:
-            self.stored += 1
-            stored.count += 1
-            # The node does not remember the index of an old duplicate.
-            if push.index < 0:
-                return
-            stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
-            stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
-        else:
-            if not push.error.in_doubt:
-                stored.not_stored.append(number)
-            self.on_failure()
-
-
-class PartitionCounts:
-    """The pushes to one partition. not_stored, unknown: their numbers in the whole input, from 1. A message is unknown
-    while it has no answer, and after an error that does not show whether it was stored."""
-
-    def __init__(self) -> None:
-        self.sent = self.count = 0
-        self.not_stored: list[int] = []
-        self.unknown: set[int] = set()
-        self.first_index: int | None = None
-        self.last_index: int | None = None
-
-
-def print_unconfirmed(counts: PushCounts, stream: str) -> None:
-    """Prints, for people, the messages that are not stored or unknown."""
-    for partition in sorted(counts.partitions):
-        stored = counts.partitions[partition]
-        for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):
-            if numbers:
-                ranges = ranges_of(numbers)
-                named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
-                count = counted(len(numbers), "message")
-                say_text(f"{count} for {stream}/{partition} {state}: number {named}")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import ANY_NODE, DryRunOption, NodeOptions, PartitionOption, StreamArgument, YesOption
+from stream_node.cli.options import (
+    ANY_NODE,
+    RUNS,
+    DryRunOption,
+    NodeOptions,
+    PartitionOption,
+    StreamArgument,
+    YesOption,
+)
 from stream_node.cli.output import (
     AS_JSON,
     age_text,
@@ -24,8 +32,8 @@ from stream_node.cli.output import (
 )
 from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, utc_now
 
-if TYPE_CHECKING:
-    from stream_client import PartitionedStream, Retention, Stream, StreamClient, StreamInfo
+if TYPE_CHECKING or RUNS:
+    from stream_client import PartitionedStream, RequestRefused, Retention, Stream, StreamClient, StreamInfo
 
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
@@ -44,8 +52,6 @@ class RetentionOptions(NamedTuple):
     ] = None
 
     def make(self) -> Retention | None:
-        from stream_client import Retention
-
         return None if self == NO_LIMITS else Retention(*self)
 
 
@@ -223,8 +229,6 @@ async def _ensure(
     """Creates the missing partitions up to the given number. None: one partition, unless the stream exists.
     Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, it is not known
     how the stream was, and only the requested partitions are returned."""
-    from stream_client import RequestRefused
-
     try:
         before = await client.find_stream(name) if name else None
     except RequestRefused:

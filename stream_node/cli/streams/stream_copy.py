@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import get_partitions, open_client, with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
+from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions, not_empty
 from stream_node.cli.output import ProgressLine, counted, say
 from stream_node.cli.values import CommandFailed, UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or RUNS:
+    from ockam.actors.address import complete_address
     from stream_client import RichMessage, Stream, StreamClient, StreamInfo
+    from stream_node.cli.contexts import Target, contexts_file, load_contexts
 
 PAGE_MESSAGES = 1_000
 
@@ -75,9 +77,6 @@ def copy(
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
     """Yields a client of the node that gets the copy. to: an address or a context; None: the same node."""
-    from ockam.actors.address import complete_address
-    from stream_node.cli.contexts import Target, contexts_file, load_contexts
-
     if to is None:
         yield here
         return
