@@ -1,30 +1,30 @@
 """The chain order machine: it takes complete blocks in any order, and returns the heaviest chain in order.
 
 It does no I/O, and has no part in messages or channels. The table shows what it does with a block by the block's place
-relative to the chain. "The final block" is the newest block that reorgs within the threshold must not remove:
+relative to the chain (`_action_for`). "The final block" is the newest block that reorgs within the threshold must not
+remove:
 
-    BANNED      another block is wanted at this number, or an ancestor was banned    dropped
-    KNOWN       the block is in memory or final                                      nothing
-    BURIED      it forks off before the final block, and is no heavier than the head dropped
-    TOO_DEEP    it forks off before the final block, and is heavier than the head    kept, for a Reorg to use
-    UNORDERED   its number is not higher than its parent's number                    dropped
-    FIRST       it is the first block, and there is no start block                   added
-    FILLS       it is the chain's lowest block, known only by its hash until now     its forks are weighed
-    EXTENDS     its parent is the head                                               added, with its descendants
-    FORKS       its parent is on the chain or on a fork of it                        weighed
-    WAITS       its parent has not arrived                                           kept
-    FOLLOWS     it arrives between a revert and the end of the reorg                 added, if its parent is the head
+    _ban             another block is wanted at this number, or an ancestor was banned     dropped
+    _ignore          the block is in memory or final                                       nothing
+    _bury            it forks off before the final block, and is no heavier than the head  dropped
+    _keep_for_reorg  it forks off before the final block, and is heavier than the head     kept, for a Reorg to use
+    _refuse_number   its number is not higher than its parent's number                     dropped
+    _begin           it is the first block, and there is no start block                    added
+    _fill            it is the chain's lowest block, known only by its hash until now      its forks are weighed
+    _extend          its parent is the head                                                added, with its descendants
+    _fork            its parent is on the chain or on a fork of it                         weighed
+    _wait            its parent has not arrived                                            kept
+    _follow          it arrives between a revert and the end of the reorg                  added, if it follows the head
 
 Weighing (specification, "Reorg Handling"): a branch replaces the blocks after the fork point if its heaviest block is
 heavier than the heaviest of these blocks. Equal weight never replaces blocks. If all weights differ and no fork is
-BURIED, the resulting chain does not depend on the order of arrival. A block becomes final when `reorg_threshold` blocks
+buried, the resulting chain does not depend on the order of arrival. A block becomes final when `reorg_threshold` blocks
 follow it; only `revert`, which obeys a Reorg message, removes final blocks. From `revert` to `end_reorg` no blocks are
 weighed: each must follow the one before. Beyond `waiting_max` kept blocks, or `waiting_bytes_max` bytes, a block is
 dropped with an event (`ChainBlocks._needed_last`), so that the caller can give it again later."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -36,19 +36,7 @@ from cardinal_streams.machines.chain_state import ChainBlocks, Fate
 from cardinal_streams.machines.events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
 from cardinal_streams.payload import CompleteBatch
 
-
-class BlockStanding(enum.Enum):
-    BANNED = "banned"
-    KNOWN = "known"
-    BURIED = "buried"
-    TOO_DEEP = "too deep"
-    UNORDERED = "unordered"
-    FIRST = "first"
-    FILLS = "fills"
-    EXTENDS = "extends"
-    FORKS = "forks"
-    WAITS = "waits"
-    FOLLOWS = "follows"
+Action: TypeAlias = Callable[[CompleteBatch, list[ChainEvent]], None]
 
 
 class ReorgEnd(msgspec.Struct, frozen=True):
@@ -86,7 +74,7 @@ class ChainOrder:
         # The blocks of the running reorg, or None. A value is True if this reorg delivered the block first.
         self._reported: RecentMap[bytes, bool] | None = None
         if start is not None:
-            self._state.begin_at(TreeNode.known_by_hash(start.hash, start.number, start.weight))
+            self._state.begin_at(TreeNode(start.hash, start.number, weight=start.weight))
             self._state.first_number = first_number
 
     @property
@@ -103,7 +91,7 @@ class ChainOrder:
     def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
         """Takes a complete block. Returns at most one `ChainUpdate`, and other events, e.g. for each dropped block."""
         events: list[ChainEvent] = []
-        PLACES[self._place_of(batch)](self, batch, events)
+        self._action_for(batch)(batch, events)
         self._state.keep_limits(events)
         return events
 
@@ -119,7 +107,7 @@ class ChainOrder:
         number is below the chain and `is_whole`. is_whole: the chain has all blocks that it must hold."""
         state = self._state
         node = state.tree.find(hash_)
-        if node is not None and state.is_connected(node):
+        if node is not None and state.path_to(node):
             return True
         lowest = next((other.number for other in state.chain if other.number is not None), None)
         return state.chain.head is None or (is_whole and lowest is not None and number < lowest)
@@ -134,10 +122,10 @@ class ChainOrder:
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
         node = state.tree.find(hash_)
         # An ancestor on a fork comes onto the chain first, so that the revert only removes blocks.
-        if node is not None and node.hash not in state.chain and state.is_connected(node):
-            state.adopt(state.path_to(node), events)
+        if node is not None and node.hash not in state.chain and (path := state.path_to(node)):
+            state.adopt(path, events)
         state.go_back_to(hash_, number, state.reverted_weight, events)
-        # From here on, blocks come from the reorg's channel, and `_place_of` answers FOLLOWS.
+        # From here on, blocks come from the reorg's channel, and are taken by `_follow`.
         self._reported = RecentMap(state.limits.remembered_max)
         self._reverts += 1
         state.keep_limits(events)
@@ -172,7 +160,7 @@ class ChainOrder:
 
     def has_place(self, batch: CompleteBatch) -> bool:
         """Whether `receive` would use this block: it does not fork off before the final block."""
-        return self._place_of(batch) not in (BlockStanding.TOO_DEEP, BlockStanding.BURIED)
+        return self._action_for(batch) not in (self._keep_for_reorg, self._bury)
 
     def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
         """Whether a block off the chain, or a waiting descendant, is heavier than the head and `weight_to_beat`."""
@@ -236,41 +224,42 @@ class ChainOrder:
         """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
         self._state.check(in_reorg=self._reported is not None)
 
-    def _place_of(self, batch: CompleteBatch) -> BlockStanding:
+    def _action_for(self, batch: CompleteBatch) -> Action:
+        """Returns the method that takes this block (see the table in the module's docstring)."""
         state = self._state
         node = state.tree.find(batch.hash)
         own_fate = state.fates.get(batch.hash)
         fate = own_fate or state.fates.get(batch.parent)
         final_number = state.chain.final_number
         if batch.parent == batch.hash:
-            return BlockStanding.UNORDERED
+            return self._refuse_number
         # The wish of the application comes before everything else, even before a running reorg.
         if fate is Fate.BANNED or self._wanted.get(batch.number, batch.hash) != batch.hash:
-            return BlockStanding.BANNED
+            return self._ban
         # During a reorg nothing is weighed, so no other row applies to blocks that are not on the chain.
         if self._reported is not None and batch.hash not in state.chain:
-            return BlockStanding.FOLLOWS
+            return self._follow
         # A block that is known already, in memory or by its fate.
         if node is not None:
-            return BlockStanding.FILLS if node.batch is None else BlockStanding.KNOWN
+            return self._fill if node.batch is None else self._ignore
         if own_fate is Fate.FINAL:
-            return BlockStanding.KNOWN
+            return self._ignore
         # From here on the block is new. A number that does not grow would break the order of heights, so it is refused
         # before the block can be kept.
         parent = state.tree.find(batch.parent)
         if parent is not None and parent.number is not None and batch.number <= parent.number:
-            return BlockStanding.UNORDERED
+            return self._refuse_number
         # Too deep for the threshold. A heavier block is kept all the same: a Reorg message may still come.
         if fate is not None or (final_number is not None and batch.number <= final_number):
-            return BlockStanding.TOO_DEEP if state.is_heavier(batch.weight) else BlockStanding.BURIED
+            return self._keep_for_reorg if state.is_heavier(batch.weight) else self._bury
         # The usual cases: the block meets the chain, a fork of it, or nothing yet.
         if state.chain.head is None:
-            return BlockStanding.FIRST
+            return self._begin
         if parent is None:
-            return BlockStanding.WAITS
+            return self._wait
         if parent is state.chain.head:
-            return BlockStanding.EXTENDS
-        return BlockStanding.FORKS if state.is_connected(parent) else BlockStanding.WAITS
+            return self._extend
+        return self._fork if state.path_to(parent) else self._wait
 
     def _ban(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         self._state.give_up(batch, DropReason.BANNED, events)
@@ -293,7 +282,7 @@ class ChainOrder:
         self._state.give_up(batch, DropReason.NUMBER, events)
 
     def _begin(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        self._state.begin_at(TreeNode.known_by_hash(batch.parent))
+        self._state.begin_at(TreeNode(batch.parent))
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
@@ -358,20 +347,3 @@ class ChainOrder:
             path.append(following)
         if len(path) > 1:
             state.adopt(path, events)
-
-
-Action: TypeAlias = Callable[[ChainOrder, CompleteBatch, list[ChainEvent]], None]
-
-PLACES: Mapping[BlockStanding, Action] = {
-    BlockStanding.BANNED: ChainOrder._ban,
-    BlockStanding.KNOWN: ChainOrder._ignore,
-    BlockStanding.BURIED: ChainOrder._bury,
-    BlockStanding.TOO_DEEP: ChainOrder._keep_for_reorg,
-    BlockStanding.UNORDERED: ChainOrder._refuse_number,
-    BlockStanding.FIRST: ChainOrder._begin,
-    BlockStanding.FILLS: ChainOrder._fill,
-    BlockStanding.EXTENDS: ChainOrder._extend,
-    BlockStanding.FORKS: ChainOrder._fork,
-    BlockStanding.WAITS: ChainOrder._wait,
-    BlockStanding.FOLLOWS: ChainOrder._follow,
-}

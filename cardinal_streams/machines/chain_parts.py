@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -14,21 +14,18 @@ from cardinal_streams.payload import CompleteBatch
 
 class TreeNode(msgspec.Struct, eq=False):
     """A block in a `ChainTree`. Without its contents there is no batch, and no number if the block is known only as a
-    parent."""
+    parent. `due`: while it waits, the number of the final block at which it is dropped if it is not heavier."""
 
     hash: bytes
-    number: int | None
-    parent: bytes | None
-    weight: int
-    batch: CompleteBatch | None
+    number: int | None = None
+    parent: bytes | None = None
+    weight: int = 0
+    batch: CompleteBatch | None = None
+    due: int = 0
 
     @classmethod
     def of(cls, batch: CompleteBatch) -> TreeNode:
         return cls(batch.hash, batch.number, batch.parent, batch.weight, batch)
-
-    @classmethod
-    def known_by_hash(cls, hash_: bytes, number: int | None = None, weight: int = 0) -> TreeNode:
-        return cls(hash_, number, None, weight, None)
 
 
 class ChainTree:
@@ -196,17 +193,13 @@ class HeldChain:
         return len(self._nodes)
 
 
-# The heap may have this many entries of removed blocks, plus one more for each waiting block.
-STALE_ENTRIES_MAX = 256
-
-
 class WaitingBlocks:
     """The waiting blocks (blocks that are not on the chain), with their contents. Invariant: `size_bytes` is the sum of
-    their sizes, and each has an entry in the heap of numbers."""
+    their sizes, and no block is due before `_due_first`."""
 
     def __init__(self) -> None:
         self._nodes: dict[bytes, TreeNode] = {}
-        self._numbers: list[tuple[int, bytes]] = []
+        self._due_first = math.inf
         self.size_bytes = 0
 
     def put(self, node: TreeNode) -> None:
@@ -214,39 +207,29 @@ class WaitingBlocks:
         assert node.hash not in self._nodes
         self._nodes[node.hash] = node
         self.size_bytes += node.batch.size_bytes
-        heapq.heappush(self._numbers, (node.batch.number, node.hash))
-        # Removed blocks leave their entries behind, so the heap is made anew from time to time.
-        if len(self._numbers) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
-            self._numbers = [(other.number or 0, other.hash) for other in self._nodes.values()]
-            heapq.heapify(self._numbers)
+        self.put_off(node, node.batch.number)
+
+    def put_off(self, node: TreeNode, number: int) -> None:
+        """Makes `take_due` return this block when it is called with `number` or a higher number."""
+        node.due = number
+        self._due_first = min(self._due_first, number)
+
+    def take_due(self, number: int) -> list[TreeNode]:
+        """Returns the blocks that are due at this number. The caller must remove each block or pass it to `put_off`."""
+        # Mostly no block is due, which needs no search.
+        if number < self._due_first:
+            return []
+        self._due_first = min((node.due for node in self if node.due > number), default=math.inf)
+        return [node for node in self if node.due <= number]
 
     def remove(self, node: TreeNode) -> None:
         assert node.batch is not None
         del self._nodes[node.hash]
         self.size_bytes -= node.batch.size_bytes
 
-    def highest(self) -> TreeNode:
-        """Returns the block with the highest number. Among equals, the choice depends on the hash alone."""
-        return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
-
-    def up_to(self, number: int) -> list[TreeNode]:
-        """Returns the waiting blocks with at most this number, and removes their entries from the heap. So the caller
-        must remove each block or pass it to `put_off`."""
-        found: dict[bytes, TreeNode] = {}
-        while self._numbers and self._numbers[0][0] <= number:
-            # An entry can be that of a block that was removed.
-            node = self._nodes.get(heapq.heappop(self._numbers)[1])
-            if node is not None:
-                found[node.hash] = node
-        return list(found.values())
-
-    def put_off(self, node: TreeNode, number: int) -> None:
-        """Makes `up_to` return this block again when it is called with `number` or a higher number."""
-        heapq.heappush(self._numbers, (number, node.hash))
-
     def check(self) -> None:
         assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
-        assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
+        assert all(node.due >= self._due_first for node in self)
 
     def __contains__(self, hash_: bytes) -> bool:
         return hash_ in self._nodes

@@ -43,21 +43,16 @@ class ChainBlocks:
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 
-    def is_connected(self, node: TreeNode) -> bool:
-        at: TreeNode | None = node
-        while at is not None and at.hash not in self.chain:
-            at = None if at.parent is None else self.tree.find(at.parent)
-        return at is not None
-
     def path_to(self, node: TreeNode) -> list[TreeNode]:
-        """Returns the path from the block of the chain at which this connected node forks off, up to the node."""
+        """Returns the path from the block of the chain at which this node forks off, up to the node; an empty list if
+        an ancestor is missing."""
         path = [node]
         # Collected from the node to the chain, then reversed.
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
-            assert parent is not None
-            above = self.tree.find(parent)
-            assert above is not None
+            above = None if parent is None else self.tree.find(parent)
+            if above is None:
+                return []
             path.append(above)
         path.reverse()
         return path
@@ -128,7 +123,7 @@ class ChainBlocks:
             below = self.tree.find(node.parent)
             if below is None:
                 # The first missing ancestor joins by its hash alone: branches can leave the chain at it.
-                below = TreeNode.known_by_hash(node.parent)
+                below = TreeNode(node.parent)
                 self.tree.add(below)
             else:
                 self.waiting.remove(below)
@@ -141,11 +136,11 @@ class ChainBlocks:
         number = self.chain.final_number
         if number is None:
             return
-        for node in self.waiting.up_to(number):
+        for node in self.waiting.take_due(number):
             # Checked again when the chain has grown by the reorg threshold plus 1, and not at each block.
             if self.is_heavier(node.weight):
                 self.waiting.put_off(node, number + 1 + self.chain.removable_max)
-            elif node.hash in self.waiting:
+            else:
                 self.drop(node, DropReason.OLD, events)
                 self.fates.put(node.hash, Fate.BURIED)
 
@@ -181,7 +176,7 @@ class ChainBlocks:
         # Then a block that only a Reorg message can bring to the chain, and at last the block with the highest number.
         final_number = self.chain.final_number
         deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
-        return max(deep, key=lambda node: (node.number or 0, node.hash), default=None) or waiting.highest()
+        return max(deep or waiting, key=lambda node: (node.number or 0, node.hash))
 
     def drop(self, node: TreeNode, reason: DropReason, events: list[ChainEvent]) -> None:
         assert node.batch is not None
@@ -236,7 +231,7 @@ class ChainBlocks:
                 if other.batch is None:
                     self.tree.remove(other)
             if node is None:
-                node = TreeNode.known_by_hash(hash_, number)
+                node = TreeNode(hash_, number)
                 self.tree.add(node)
             else:
                 self.waiting.remove(node)
@@ -268,9 +263,8 @@ class ChainBlocks:
             low = final_number is not None and node.number is not None and node.number <= final_number
             head = self.chain.head
             is_weighed = not in_reorg and head is not None and head.weight >= self.reverted_weight
-            if is_weighed and self.is_connected(node):
+            if is_weighed and (path := self.path_to(node)):
                 assert not low
-                path = self.path_to(node)
                 heaviest = max(other.weight for other in path[1:])
                 assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cardinal_streams.limits import ChainLimits
-from cardinal_streams.machines.chain_order_machine import PLACES, BlockStanding, ChainOrder
+from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.machines.events import (
     ChainEvent,
     ChainUpdate,
@@ -38,10 +38,6 @@ def feed(machine: ChainOrder, *batches: CompleteBatch) -> list[ChainEvent]:
 
 def updates(events: list[ChainEvent]) -> list[tuple[list[str], list[str]]]:
     return [(names(event.removed), names(event.added)) for event in events if isinstance(event, ChainUpdate)]
-
-
-def test_every_place_has_an_action() -> None:
-    assert PLACES.keys() == set(BlockStanding)
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2, 3, 8])
