@@ -19,6 +19,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines import reorg_machine
 from cardinal_streams.machines.chain_order_machine import ChainOrder
@@ -151,9 +153,8 @@ class ChainConsumer(RereadingConsumer):
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
             # These messages belong on the channel of their reorg.
             elif isinstance(event, ReorgComplete | ReorgAbandoned):
-                steps: list[reorg_machine.ReorgStep] = []
-                self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed", steps)
-                self._follow(steps, out)
+                refused = self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed")
+                self._follow((refused,), out)
             # The chain remembers the hash, so that descendants of the block do not wait for it.
             elif isinstance(event, Outdated):
                 self._publish(self._chain.bury(event.hash), out)
@@ -231,18 +232,9 @@ class ChainConsumer(RereadingConsumer):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
-        # 1. The lowest offset of each source that is needed, for incomplete and put-off blocks, the chain, and
-        # unfinished updates: the next consumer must have all of it in memory.
-        needed, needed_blocks, read = self._needed_again(self._needed_batches())
-        # 2. Reading continues after the last read message, or at the first needed message. A source that brought no
-        # message since keeps its old offset.
-        before = self._before.position | self._before.history
-        seen = self._normal.high_water()
-        unseen = {source: offset for source, offset in before.items() if source not in seen}
-        position = {source: offset + 1 for source, offset in seen.items()} | unseen
-        for source, offset in needed.items():
-            position[source] = min(offset, position.get(source, offset))
-        # 3. A reorg counts as begun only if the application has gone back for it.
+        made, needed = self._checkpoint(self._needed_batches())
+        position, channels = made.position, dict(self._channel_sources)
+        # A reorg counts as begun only if the application has gone back for it.
         reverted = self._reverted
         open_reorgs = tuple(
             reverted if reverted is not None and reverted.hash == reorg.hash else reorg
@@ -250,22 +242,19 @@ class ChainConsumer(RereadingConsumer):
         )
         # Only the part of an open reorg's channel that was read before is history.
         to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
-        channels = dict(self._channel_sources)
         history = {
             source: position[source]
             for source, ancestor in channels.items()
-            if source in needed or source in unseen
+            if source in needed
             if ancestor not in to_come or position[source] < to_come[ancestor]
         }
-        return Checkpoint(
+        return msgspec.structs.replace(
+            made,
             start=self._start,
             position={source: position[source] for source in position.keys() - channels.keys()},
             history=history,
             open_reorgs=open_reorgs,
             finished_reorgs=self._reorgs.finished(),
-            read=read,
-            needed=self._reread.needed(needed_blocks, self._normal.has_finished),
-            given_up=self._normal.given_up(),
             first_number=0 if self._start is None else int(self._first_done),
         )
 
@@ -383,12 +372,16 @@ class ChainConsumer(RereadingConsumer):
         self._put_off_from, self._head_before = None, self._chain.head
         out.append(event)
 
-    def _follow(self, steps: Sequence[reorg_machine.ReorgStep], out: list[ConsumerEvent]) -> None:
+    def _follow(self, steps: Iterable[reorg_machine.ReorgStep], out: list[ConsumerEvent]) -> None:
         """Applies the steps of the Reorg protocol to the chain, and collects the events for the I/O code."""
-        for step in steps:
+        for step in tuple(steps):
             if isinstance(step, reorg_machine.RevertTo):
                 events = self._chain.revert(step.hash, step.number)
-                self._note_revert(step, events)
+                # Checkpoints list the reorg as begun after the application has finished its `Revert`.
+                for event in events:
+                    if isinstance(event, Revert) and step.offset is not None:
+                        reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
+                        self._reverts[id(event)] = reorg
                 self._publish(events, out)
             elif isinstance(step, reorg_machine.ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
@@ -407,13 +400,6 @@ class ChainConsumer(RereadingConsumer):
     def _adopt_heavier(self, ancestor: bytes, out: list[ConsumerEvent]) -> None:
         self._follow(self._reorgs.adopt(ancestor, self._chain.outweighs), out)
 
-    def _note_revert(self, step: reorg_machine.RevertTo, events: Iterable[ChainEvent]) -> None:
-        """Makes checkpoints list the reorg of `step` as begun, after the application has finished its `Revert`."""
-        for event in events:
-            if isinstance(event, Revert) and step.offset is not None:
-                reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
-                self._reverts[id(event)] = reorg
-
     def _end_reorg(self, step: reorg_machine.ReorgOver, out: list[ConsumerEvent]) -> None:
         """Ends a section of a reorg, and returns to the heaviest chain, if need be by reading everything again."""
         end = self._chain.end_reorg(step.hash, step.number)
@@ -423,7 +409,11 @@ class ChainConsumer(RereadingConsumer):
         if end.removed_weight:
             self._next_settles = True
         else:
-            self._settle(step.hash)
+            # Later checkpoints do not list it as begun.
+            if self._reverted is not None and self._reverted.hash == step.hash:
+                self._reverted = None
+            reverts = self._reverts.items()
+            self._reverts = {of: reorg for of, reorg in reverts if reorg is None or reorg.hash != step.hash}
         if end.read_again:
             # The blocks to return to can be anywhere in the topics, so everything is read from the beginning, by a
             # reassembler that remembers nothing.
@@ -442,12 +432,6 @@ class ChainConsumer(RereadingConsumer):
         self._held.clear()
         for batch in held:
             self._complete(batch, out)
-
-    def _settle(self, hash_: bytes) -> None:
-        """Notes the end of the reorg with this common ancestor. Later checkpoints do not list it as begun."""
-        if self._reverted is not None and self._reverted.hash == hash_:
-            self._reverted = None
-        self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
         """Collects the chain's events in `out`, and draws the consequences of a change of the chain."""

@@ -104,10 +104,11 @@ class RereadingConsumer:
         self._before = msgspec.structs.replace(self._before, position=position)
         return ReadAgain(position), of_channels
 
-    def _needed_again(self, held: Iterable[CompleteBatch]) -> tuple[dict[str, int], set[bytes], dict[str, int]]:
-        """Returns three parts of a checkpoint: by source, the lowest offset that is needed for the complete blocks in
-        `held`, and those that are incomplete or put off; these blocks; and how far each source was read."""
+    def _checkpoint(self, held: Iterable[CompleteBatch]) -> tuple[Checkpoint, set[str]]:
+        """Returns a checkpoint from which a consumer has the complete blocks in `held` and those that are incomplete or
+        put off, with the offsets of reorg channels in `position`; and the sources whose offset is still needed."""
         machine, put_off = self._normal, self._normal.put_off
+        # 1. By source, the lowest offset that is needed for these blocks.
         needed, blocks = machine.low_water(), {*machine.incomplete(), *(put_off.hashes or ())}
         places = [put_off.position]
         for batch in held:
@@ -115,8 +116,18 @@ class RereadingConsumer:
             places.append(batch.offsets)
         for source, offset in (each for place in places for each in place.items()):
             needed[source] = min(offset, needed.get(source, offset))
-        read = self._reread.read(machine.high_water())
+        # 2. Reading continues after the last read message, or at the first needed message. A source that brought no
+        # message since keeps its old offset.
+        seen = machine.high_water()
+        before = self._before.position | self._before.history
+        position = before | {source: offset + 1 for source, offset in seen.items()}
+        for source, offset in needed.items():
+            position[source] = min(offset, position.get(source, offset))
+        # 3. How far each source was read. If there are too many put-off blocks to name them, all messages from their
+        # first one on count as unread.
+        read = self._reread.read(seen)
         if put_off.hashes is None:
-            # There are too many blocks to name them, so all messages from their first one on count as unread.
             read = {source: min(end, put_off.position.get(source, end)) for source, end in read.items()}
-        return needed, blocks, read
+        hashes = self._reread.needed(blocks, machine.has_finished)
+        made = Checkpoint(start=None, position=position, read=read, needed=hashes, given_up=machine.given_up())
+        return made, needed.keys() | (before.keys() - seen.keys())

@@ -6,7 +6,7 @@ chain must take. The table shows the next state after each message:
     state        Reorg      a block                         ReorgComplete   ReorgAbandoned
     LISTENING    ACTIVE     ACTIVE, and put on the chain    ignored         ignored
     ACTIVE       ignored    put on the chain                WEIGHING        WEIGHING
-    WEIGHING     ignored    weighed                         ignored         ignored
+    WEIGHING     counted    weighed                         ignored         ignored
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. A
 section of the channel begins with the Reorg, or with the first block if the Reorg came on the normal feed only. It ends
@@ -22,7 +22,7 @@ went back is ACTIVE at once. At most `announced_max` channels are open, with `he
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -130,13 +130,6 @@ class Channel:
         return []
 
 
-class ChannelInput(enum.Enum):
-    BEGIN = "Reorg"
-    BLOCK = "a block"
-    END = "ReorgComplete"
-    ABANDON = "given up"
-
-
 class ReorgProtocol:
     """The reorg machine: it keeps the state of each reorg channel; see the module's docstring.
 
@@ -162,37 +155,45 @@ class ReorgProtocol:
             self.active = self._channels[begun]
             self.active.state = ReorgState.ACTIVE
 
-    def announce(self, message: Reorg) -> list[ReorgStep]:
+    # The methods below return the steps that follow. Some are generators: the caller takes all steps before it carries
+    # out the first one.
+
+    def announce(self, message: Reorg) -> Iterator[ReorgStep]:
         """Takes a Reorg message of the normal feed, which announces a reorg channel. Repetitions are ignored."""
-        steps: list[ReorgStep] = []
         if message.hash in self._channels:
-            return steps
-        # Announcements come from peers, so their number is bounded.
-        if len(self._channels) >= self._limits.announced_max and not self._close_one(steps):
-            self.refuse(message.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
-            return steps
+            return
+        # Announcements come from peers, so their number is bounded: an older channel is closed.
+        if len(self._channels) >= self._limits.announced_max:
+            why = f"more than {self._limits.announced_max} reorgs are announced"
+            others = [channel for channel in self._channels.values() if channel is not self.active]
+            if not others:
+                yield self.refuse(message.hash, why)
+                return
+            # A reorg whose section is over goes first. Any other one is lost, and that is reported.
+            victim = next((channel for channel in others if channel.state is ReorgState.WEIGHING), others[0])
+            if victim.state is not ReorgState.WEIGHING:
+                yield self.refuse(victim.hash, why)
+            del self._channels[victim.hash]
+            yield from (event for event in victim.reassembler.close() if isinstance(event, Evicted))
+            yield CloseReorgChannel(victim.hash)
         self._channels[message.hash] = self._channel(OpenReorg(message.hash, message.number))
-        return steps
 
     def open_channels(self, can_revert: Callable[[bytes, int], bool]) -> list[ReorgStep]:
         """Opens each announced channel for whose common ancestor (hash, number) `can_revert` returns True."""
-        steps: list[ReorgStep] = []
-        for channel in self._channels.values():
-            if channel.state is ReorgState.ANNOUNCED and can_revert(channel.hash, channel.number):
-                # A reorg that has ended before is only weighed: believing it again would undo the chain for a
-                # repetition.
-                is_known = channel.hash in self._finished
-                channel.state = ReorgState.WEIGHING if is_known else ReorgState.LISTENING
-                steps.append(OpenReorgChannel(channel.hash, channel.number))
-        return steps
+        announced = [channel for channel in self._channels.values() if channel.state is ReorgState.ANNOUNCED]
+        opened = [channel for channel in announced if can_revert(channel.hash, channel.number)]
+        for channel in opened:
+            # A reorg that has ended before is only weighed: believing it again would undo the chain for a repetition.
+            is_known = channel.hash in self._finished
+            channel.state = ReorgState.WEIGHING if is_known else ReorgState.LISTENING
+        return [OpenReorgChannel(channel.hash, channel.number) for channel in opened]
 
-    def receive(self, ancestor: bytes, message: Message, source: str, offset: int) -> list[ReorgStep]:
+    def receive(self, ancestor: bytes, message: Message, source: str, offset: int) -> Iterator[ReorgStep]:
         """Takes a message from the channel of the reorg with this common ancestor, if the channel is open. Raises
         `RuntimeError` if another channel is active: the caller must not read two channels then."""
-        steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
         if channel is None or channel.state is ReorgState.ANNOUNCED:
-            return steps
+            return
         if self.active not in (None, channel):
             raise RuntimeError(f"the channel of {ancestor.hex()} was read while another reorg is going on")
         # The section has not begun, so it begins at this message or later.
@@ -201,46 +202,49 @@ class ReorgProtocol:
         # A channel that was deleted and made again begins with lower offsets.
         channel.next_offset = offset + 1
         # Messages of the protocol move the state. A Reorg for another ancestor is a producer's mistake.
-        if isinstance(message, ReorgComplete):
-            self._step(channel, ChannelInput.END, None, steps)
+        if isinstance(message, Reorg):
+            if message.hash != ancestor:
+                yield self.refuse(message.hash, f"a Reorg on the channel of {ancestor.hex()}")
+            elif channel.state is ReorgState.LISTENING:
+                yield self._activate(channel)
+            elif channel.state is ReorgState.WEIGHING:
+                self.repeated_count += 1
+        elif isinstance(message, ReorgComplete):
+            if channel.state is ReorgState.ACTIVE:
+                if not channel.has_first:
+                    yield self.refuse(channel.hash, "the channel brought no block that follows the ancestor")
+                yield self._leave(channel)
         elif isinstance(message, ReorgAbandoned):
-            self._step(channel, ChannelInput.ABANDON, None, steps)
-        elif isinstance(message, Reorg):
-            if message.hash == ancestor:
-                self._step(channel, ChannelInput.BEGIN, None, steps)
-            else:
-                self.refuse(message.hash, f"a Reorg on the channel of {ancestor.hex()}", steps)
+            yield from self.abandon(ancestor)
         elif not isinstance(message, Ping):
             if channel.state is ReorgState.LISTENING:
                 # The Reorg came on the normal feed only, which announced this channel.
-                self._step(channel, ChannelInput.BEGIN, None, steps)
+                yield self._activate(channel)
             # All other messages are parts of blocks. A block counts when it is complete.
             for event in channel.reassembler.receive(message, source, offset):
-                if isinstance(event, Completed):
-                    self._step(channel, ChannelInput.BLOCK, event.batch, steps)
-                elif isinstance(event, Refused | Evicted):
-                    steps.append(event)
-        return steps
+                if isinstance(event, Refused | Evicted):
+                    yield event
+                elif isinstance(event, Completed) and channel.state is ReorgState.WEIGHING:
+                    yield from self._weigh(channel, event.batch)
+                elif isinstance(event, Completed):
+                    self._keep(channel, event.batch)
+                    yield ReorgBlock(event.batch)
 
-    def read_again(self) -> list[ReorgStep]:
-        """Returns the steps after all readable channels were read to their ends: channels with blocks that were put off
-        to save memory are read again."""
-        steps: list[ReorgStep] = []
+    def read_again(self) -> Iterator[ReorgStep]:
+        """Notes that all readable channels were read to their ends: channels with blocks that were put off to save
+        memory are read again."""
         for hash_ in self.readable():
             channel = self._channels[hash_]
             if channel.reassembler.put_off.position and channel.reassembler.may_read_again(at_end=True):
                 position = channel.reassembler.begin_again(()).position
                 channel.next_offset = min(channel.next_offset, *position.values())
-                steps.append(ReadAgain(position, hash_))
-        return steps
+                yield ReadAgain(position, hash_)
 
-    def abandon(self, ancestor: bytes) -> list[ReorgStep]:
-        """Gives up the reorg with this common ancestor. Returns no steps if the reorg is not active."""
-        steps: list[ReorgStep] = []
+    def abandon(self, ancestor: bytes) -> Iterator[ReorgStep]:
+        """Gives up the reorg with this common ancestor. There are no steps if the reorg is not active."""
         channel = self._channels.get(ancestor)
         if channel is not None and channel.state is ReorgState.ACTIVE:
-            self._step(channel, ChannelInput.ABANDON, None, steps)
-        return steps
+            yield self._leave(channel)
 
     def settle(self, ancestor: bytes, removed_weight: int) -> None:
         """Notes the result of a section that is over. `removed_weight`: 0 if its blocks are on the chain, else the
@@ -267,27 +271,26 @@ class ReorgProtocol:
         """Returns the common ancestors of the channels that keep blocks, while no channel is active."""
         return [] if self.active else [channel.hash for channel in self._channels.values() if channel.kept]
 
-    def adopt(self, ancestor: bytes, outweighs: Callable[[CompleteBatch, int], bool]) -> list[ReorgStep]:
-        """Returns the steps that put the kept blocks of this channel on the chain, if they lead from the
-        ancestor to a block that is heavy enough: `outweighs` gets the block and the weight to beat."""
+    def adopt(self, ancestor: bytes, outweighs: Callable[[CompleteBatch, int], bool]) -> Iterator[ReorgStep]:
+        """Yields the steps that put the kept blocks of this channel on the chain, if they lead from the ancestor to a
+        block that is heavy enough: `outweighs` gets the block and the weight to beat."""
         channel = self._channels.get(ancestor)
         if channel is None:
-            return []
+            return
         for batch in channel.kept.values():
             path = channel.path_to(batch) if outweighs(batch, channel.weight_to_beat) else []
             if path:
-                # The path comes first, because the chain follows the first child that comes.
-                blocks = dict.fromkeys((*(each.hash for each in path), *channel.kept))
                 # The same steps as those of a section, but complete: the chain ends the reorg at once, and no channel
-                # becomes active.
-                steps: list[ReorgStep] = [RevertTo(channel.hash, channel.number, None)]
-                steps += [ReorgBlock(channel.kept[hash_]) for hash_ in blocks]
-                return [*steps, ReorgOver(channel.hash, channel.number)]
-        return []
+                # becomes active. The path comes first, because the chain follows the first child that comes.
+                yield RevertTo(channel.hash, channel.number, None)
+                for hash_ in dict.fromkeys((*(each.hash for each in path), *channel.kept)):
+                    yield ReorgBlock(channel.kept[hash_])
+                yield ReorgOver(channel.hash, channel.number)
+                return
 
-    def refuse(self, hash_: bytes, why: str, steps: list[ReorgStep]) -> None:
+    def refuse(self, hash_: bytes, why: str) -> ReorgRefused:
         self.refused_count += 1
-        steps.append(ReorgRefused(hash_, why))
+        return ReorgRefused(hash_, why)
 
     def readable(self) -> tuple[bytes, ...]:
         """Returns the common ancestors of the channels that may be read: the active one, or else all open ones."""
@@ -318,39 +321,30 @@ class ReorgProtocol:
     def _channel(self, reorg: OpenReorg) -> Channel:
         return Channel(reorg, Reassembler(self._tracked, self._limits.reassembly, keeps_oldest=True))
 
-    def _step(self, channel: Channel, given: ChannelInput, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        TRANSITIONS[channel.state, given](self, channel, batch, steps)
-
-    def _activate(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+    def _activate(self, channel: Channel) -> ReorgStep:
         # The chain goes back before it takes the first block of the section.
         channel.state = ReorgState.ACTIVE
         self.active = channel
-        steps.append(RevertTo(channel.hash, channel.number, channel.offset))
+        return RevertTo(channel.hash, channel.number, channel.offset)
 
-    def _apply(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        assert batch is not None
-        self._keep(channel, batch)
-        steps.append(ReorgBlock(batch))
-
-    def _weigh(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        assert batch is not None
+    def _weigh(self, channel: Channel, batch: CompleteBatch) -> Iterator[ReorgStep]:
         path = channel.path_to(batch)
         # The usual case: the chain weighs the block, which is kept for its descendants.
         if len(channel.kept) < self._limits.held_max:
             self._keep(channel, batch)
-            steps.append(WeighBlock(channel.hash, batch))
+            yield WeighBlock(channel.hash, batch)
         elif channel.weight_to_beat and path:
             # Another attempt at a reorg that was given up has more blocks than may be kept. It is believed at once, as
             # the first attempt was.
             channel.offset = channel.resume_offset
-            self._activate(channel, None, steps)
-            steps.extend(map(ReorgBlock, path))
+            yield self._activate(channel)
+            yield from map(ReorgBlock, path)
             channel.forget()
         else:
             # Too many blocks lead nowhere. They are forgotten together, since a part of them proves nothing.
             channel.forget()
-            self.refuse(
-                channel.hash, f"more than {self._limits.held_max} blocks of it are lighter than the chain", steps
+            yield self.refuse(
+                channel.hash, f"more than {self._limits.held_max} blocks of it are lighter than the chain"
             )
 
     def _keep(self, channel: Channel, batch: CompleteBatch) -> None:
@@ -360,54 +354,9 @@ class ReorgProtocol:
             channel.forget()
         channel.kept[batch.hash] = batch
 
-    def _end(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        if not channel.has_first:
-            self.refuse(channel.hash, "the channel brought no block that follows the ancestor", steps)
-        self._leave(channel, None, steps)
-
-    def _leave(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+    def _leave(self, channel: Channel) -> ReorgStep:
         # From now on the ancestor is known, so that a repetition after a restart is weighed and not believed.
         self._finished.put(channel.hash, None)
         self.active = None
         channel.state = ReorgState.WEIGHING
-        steps.append(ReorgOver(channel.hash, channel.number))
-
-    def _repeat(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        self.repeated_count += 1
-
-    def _ignore(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        pass
-
-    def _close_one(self, steps: list[ReorgStep]) -> bool:
-        """Closes a channel to make room for another. Returns False if there is none that may be closed."""
-        others = [channel for channel in self._channels.values() if channel is not self.active]
-        if not others:
-            return False
-        # A reorg whose section is over goes first. Any other one is lost, and that is reported.
-        victim = next((channel for channel in others if channel.state is ReorgState.WEIGHING), others[0])
-        if victim.state is not ReorgState.WEIGHING:
-            self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
-        self._close(victim, steps)
-        return True
-
-    def _close(self, channel: Channel, steps: list[ReorgStep]) -> None:
-        del self._channels[channel.hash]
-        steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
-        steps.append(CloseReorgChannel(channel.hash))
-
-
-Action: TypeAlias = Callable[[ReorgProtocol, Channel, CompleteBatch | None, list[ReorgStep]], None]
-
-TRANSITIONS: Mapping[tuple[ReorgState, ChannelInput], Action] = {
-    (ReorgState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._activate,
-    (ReorgState.LISTENING, ChannelInput.END): ReorgProtocol._ignore,
-    (ReorgState.LISTENING, ChannelInput.ABANDON): ReorgProtocol._ignore,
-    (ReorgState.ACTIVE, ChannelInput.BEGIN): ReorgProtocol._ignore,
-    (ReorgState.ACTIVE, ChannelInput.BLOCK): ReorgProtocol._apply,
-    (ReorgState.ACTIVE, ChannelInput.END): ReorgProtocol._end,
-    (ReorgState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._leave,
-    (ReorgState.WEIGHING, ChannelInput.BEGIN): ReorgProtocol._repeat,
-    (ReorgState.WEIGHING, ChannelInput.BLOCK): ReorgProtocol._weigh,
-    (ReorgState.WEIGHING, ChannelInput.END): ReorgProtocol._ignore,
-    (ReorgState.WEIGHING, ChannelInput.ABANDON): ReorgProtocol._ignore,
-}
+        return ReorgOver(channel.hash, channel.number)

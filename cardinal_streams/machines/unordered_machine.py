@@ -6,6 +6,8 @@ its announcement on, until too many others were announced after it. The machine 
 
 from __future__ import annotations
 
+import msgspec
+
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines import events
 from cardinal_streams.machines.consumer_machine import NEW
@@ -117,27 +119,17 @@ class UnorderedConsumer(RereadingConsumer):
 
     def checkpoint(self) -> events.Checkpoint:
         """Returns the checkpoint to save now, with which a consumer misses no incomplete or unfinished block."""
-        # 1. The lowest offset of each source that is needed, for incomplete and put-off blocks, and for blocks that the
-        # application has not finished.
-        needed, needed_blocks, read = self._needed_again(event.batch for event in self._unfinished.values())
-        # 2. Reading continues at these offsets; for the other sources, after the last message that was read.
-        seen = self._normal.high_water()
-        before = self._before.position | self._before.history
-        position = before | {source: offset + 1 for source, offset in seen.items()} | needed
-        # 3. Offsets of reorg channels are listed apart: in `open_reorgs`, or in `history` if closed and still needed.
-        channels = dict(self._channel_sources)
+        made, needed = self._checkpoint(event.batch for event in self._unfinished.values())
+        # Offsets of reorg channels are listed apart: in `open_reorgs`, or in `history` if closed and still needed.
+        position, channels = made.position, dict(self._channel_sources)
         by_ancestor = {ancestor: position.get(source, 0) for source, ancestor in channels.items()}
         offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor
         closed = {source for source, ancestor in channels.items() if ancestor not in self._open}
-        unread = self._before.history.keys() - seen.keys()
-        return events.Checkpoint(
-            start=None,
+        return msgspec.structs.replace(
+            made,
             position={source: position[source] for source in position.keys() - channels.keys()},
-            history={source: position[source] for source in closed & (needed.keys() | unread)},
+            history={source: position[source] for source in closed & needed},
             open_reorgs=tuple(events.OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
-            read=read,
-            needed=self._reread.needed(needed_blocks, self._normal.has_finished),
-            given_up=self._normal.given_up(),
         )
 
     def why_incomplete(self, hash_: bytes) -> events.Missing:
