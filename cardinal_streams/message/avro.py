@@ -12,7 +12,7 @@ checks ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, TypedDict
 
 from cardinal_streams.errors import MalformedMessage, OutOfRange, TrailingBytes, TruncatedMessage
@@ -180,19 +180,22 @@ class AvroCursor:
             raise MalformedMessage(f"{what} is the byte {byte:02x}, neither 00 nor 01", PART, self.offset - 1)
         return byte == 1
 
-    def read_block(self) -> tuple[int, int | None]:
+    def items(self) -> Iterator[None]:
+        """Yields at the beginning of each item of a map or an array, which the caller reads. It is any number of
+        blocks, the last of which is empty."""
         start = self.offset
-        count = self.read_varint()
-        if count >= 0:
-            return count, None
-        size = self.read_varint()
-        if size < 0:
-            raise MalformedMessage(f"a block has the negative size {size}", PART, start)
-        return -count, self.offset + size
-
-    def end_block(self, end: int | None) -> None:
-        if end is not None and self.offset != end:
-            raise MalformedMessage(f"a block should end at byte {end}", PART, self.offset)
+        while count := self.read_varint():
+            end = None
+            if count < 0:
+                count, size = -count, self.read_varint()
+                if size < 0:
+                    raise MalformedMessage(f"a block has the negative size {size}", PART, start)
+                end = self.offset + size
+            for _ in range(count):
+                yield
+            if end is not None and self.offset != end:
+                raise MalformedMessage(f"a block should end at byte {end}", PART, self.offset)
+            start = self.offset
 
     def end_value(self) -> None:
         left = len(self.data) - self.offset
@@ -207,39 +210,20 @@ def decode_batch(value: bytes) -> BatchRecord:
     weight = cursor.read_bytes("the weight")
     parent = cursor.read_exactly(HASH_BYTES, "the parent")
     updates: dict[str, UpdateRecord] = {}
-    while True:
-        # A map is any number of blocks, the last of which is empty.
-        count, end = cursor.read_block()
-        if count == 0:
-            break
-        for _ in range(count):
-            name = _new_key(cursor, updates)
-            updates[name] = _read_update(cursor)
-        cursor.end_block(end)
+    for _ in cursor.items():
+        name = _new_key(cursor, updates)
+        updates[name] = _read_update(cursor)
     cursor.end_value()
     return BatchRecord(num=number, weight=weight, parent=parent, updates=updates)
 
 
 def decode_sub_batch(value: bytes) -> SubBatchRecord:
     cursor = AvroCursor(value)
-    deletes: list[str] = []
-    while True:
-        # The array of deletes, then the map of updates.
-        count, end = cursor.read_block()
-        if count == 0:
-            break
-        for _ in range(count):
-            deletes.append(cursor.read_string("a delete"))
-        cursor.end_block(end)
+    deletes = [cursor.read_string("a delete") for _ in cursor.items()]
     updates: dict[str, bytes] = {}
-    while True:
-        count, end = cursor.read_block()
-        if count == 0:
-            break
-        for _ in range(count):
-            name = _new_key(cursor, updates)
-            updates[name] = cursor.read_bytes("an update")
-        cursor.end_block(end)
+    for _ in cursor.items():
+        name = _new_key(cursor, updates)
+        updates[name] = cursor.read_bytes("an update")
     cursor.end_value()
     return SubBatchRecord(delete=deletes, updates=updates)
 
