@@ -71,7 +71,10 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             start=None if start is None else StartText(_hex(start.hash), start.number, hex(start.weight)),
             position=format_token(checkpoint.position),
             history=format_token(checkpoint.history),
-            open_reorgs=[_open_text(reorg) for reorg in checkpoint.open_reorgs],
+            open_reorgs=[
+                OpenText(_hex(each.hash), each.number, each.offset, each.is_begun, hex(each.removed_weight))
+                for each in checkpoint.open_reorgs
+            ],
             finished_reorgs=[FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
             read=format_token(checkpoint.read),
             needed=[_hex(hash_) for hash_ in checkpoint.needed],
@@ -95,11 +98,18 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         raise CheckpointError(f"the checkpoint has version {found.version}; this program reads version {VERSION}")
     if sum(reorg.is_begun for reorg in found.open_reorgs) > 1:
         raise CheckpointError("the text is no checkpoint: two reorgs are begun at once")
+    start = found.start
+    open_reorgs = [
+        OpenReorg(
+            _hash(each.hash), _number(each.number), _number(each.offset), each.is_begun, _weight(each.removed_weight)
+        )
+        for each in found.open_reorgs
+    ]
     return Checkpoint(
-        start=None if found.start is None else _start_of(found.start),
+        start=None if start is None else Start(_hash(start.hash), _number(start.number), _weight(start.weight)),
         position=position,
         history=history,
-        open_reorgs=tuple(map(_open_reorg, found.open_reorgs)),
+        open_reorgs=tuple(open_reorgs),
         finished_reorgs=tuple(_hash(each.ancestor) for each in found.finished_reorgs),
         read=read,
         needed=tuple(map(_hash, found.needed)),
@@ -107,19 +117,6 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         created=created,
         given_up=given_up,
     )
-
-
-def _start_of(text: StartText) -> Start:
-    return Start(_hash(text.hash), _number(text.number), _weight(text.weight))
-
-
-def _open_text(reorg: OpenReorg) -> OpenText:
-    return OpenText(_hex(reorg.hash), reorg.number, reorg.offset, reorg.is_begun, hex(reorg.removed_weight))
-
-
-def _open_reorg(text: OpenText) -> OpenReorg:
-    weight = _weight(text.removed_weight)
-    return OpenReorg(_hash(text.hash), _number(text.number), _number(text.offset), text.is_begun, weight)
 
 
 def _weight(text: str) -> int:

@@ -129,7 +129,10 @@ class Reassembler:
         # 1. A message that belongs to no block is passed on.
         kind = type(message)
         if kind in _OF_NO_BLOCK:
-            return self._pass_on(message)
+            if isinstance(message, Reorg | ReorgComplete | ReorgAbandoned):
+                return (message,)
+            self._pings += 1
+            return NOTHING
         # 2. Find the block, or begin one. A finished block, or one that was too large, takes nothing.
         of_block: Any = message
         block = self._blocks.get(of_block.hash)
@@ -291,18 +294,12 @@ class Reassembler:
         assert all(block.batch is None or block.missing_count > 0 for block in self._blocks.values())
         assert len(self._given_up) <= self.limits.finished_max
 
-    def _pass_on(self, message: Message) -> Sequence[ReassemblyEvent]:
-        if isinstance(message, Reorg | ReorgComplete | ReorgAbandoned):
-            return (message,)
-        self._pings += 1
-        return NOTHING
-
     def _settle(self, block: PendingBlock, outcome: Receipt, events: list[ReassemblyEvent]) -> None:
         """Ends the work on one message: returns the block if it is complete, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
             # The hash moves from `_blocks` to `_finished`, so repetitions of its messages are late.
             self._drop(block)
-            self._forget_given_up(block.hash)
+            self._given_up.pop(block.hash, None)
             self._finished.put(block.hash, None)
             self._completed += 1
             events.append(Completed(block.finish(self.tracked)))
@@ -342,10 +339,9 @@ class Reassembler:
         self._evicted[EvictionReason.MEMORY] += 1
         self.put_off.add(victim.hash, victim.offsets)
         # A block is read again from its first message, which may have come before the block was given up.
-        given_up = self._given_up.get(victim.hash)
+        given_up = self._given_up.pop(victim.hash, None)
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
-            self._given_up.pop(victim.hash, None)
         # Put-off blocks are read again when half of this memory is free. Else the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
@@ -356,7 +352,7 @@ class Reassembler:
             return
         # Without a Batch message, the hash is perhaps not that of a block.
         if block.batch is not None or given_up.is_open:
-            self._given_up.pop(block.hash, None)
+            del self._given_up[block.hash]
             self.put_off.add(block.hash, given_up.offsets)
             self._recall_at = min(self._recall_at, self._messages + RECALL_MESSAGES)
 
@@ -403,7 +399,7 @@ class Reassembler:
 
     def _drop_old(self, block: PendingBlock) -> Outdated:
         self._drop(block)
-        self._forget_given_up(block.hash)
+        self._given_up.pop(block.hash, None)
         self._finished.put(block.hash, None)
         self._old += 1
         return Outdated(block.hash)
@@ -411,10 +407,6 @@ class Reassembler:
     def _drop(self, block: PendingBlock) -> None:
         del self._blocks[block.hash]
         self._bytes -= block.size_bytes
-
-    def _forget_given_up(self, hash_: bytes) -> None:
-        if self._given_up:
-            self._given_up.pop(hash_, None)
 
     def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Receipt:
         if block.batch is not None:
