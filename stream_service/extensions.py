@@ -109,10 +109,8 @@ class ListResponse(msgspec.Struct, frozen=True):
 class Sequence(msgspec.Struct, frozen=True, gc=False):
     """The sequence number of a message, by which the node recognizes a message that is sent again.
 
-    publisher_id: identifies the publisher.
-    sequence: the number. A publisher numbers its messages separately for each stream-partition: the first number is
-    arbitrary, and each later one is higher by 1.
-    """
+    A publisher numbers its messages separately for each stream-partition: the first number is arbitrary, and each later
+    one is higher by 1."""
 
     publisher_id: bytes
     sequence: bare.UInt
@@ -200,16 +198,13 @@ class BatchFailure(msgspec.Struct, frozen=True, gc=False):
 
 # type BatchAnswer struct { request_id: uint  count: uint  index: uint  failure: optional<BatchFailure> }
 class BatchAnswer(msgspec.Struct, frozen=True, gc=False):
-    """The answer to pushes that follow each other. They need not be the pushes of one batch.
+    """The answer to pushes that follow each other. They need not be the pushes of one batch. The pushes after the
+    first have the next request ids, and the next indexes if they are stored."""
 
-    request_id, index: of the first push. The others have the next request ids, and the next indexes if they are stored.
-    failure: None if the messages are stored.
-    """
-
-    request_id: bare.UInt
+    request_id: bare.UInt  # of the first push, like `index`
     count: bare.UInt
     index: bare.UInt
-    failure: BatchFailure | None
+    failure: BatchFailure | None  # None if the messages are stored
 
 
 # type FromIndex struct { index: uint }
@@ -279,13 +274,9 @@ class RichPage(msgspec.Struct, frozen=True):
 
 
 # type CutPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  data_bytes_max: uint }
-class CutPull(msgspec.Struct, frozen=True):
+class CutPull(RichPull, frozen=True):
     """A RichPull for a program that shows messages, and wants no more than the first `data_bytes_max` bytes of each."""
 
-    request_id: bare.UInt
-    start: Start
-    limit: bare.UInt
-    wait_ms: bare.UInt
     data_bytes_max: bare.UInt
 
 

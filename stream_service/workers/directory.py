@@ -42,26 +42,6 @@ class Reservation(NamedTuple):
     counted: int
 
 
-class StreamFactory:
-    """Makes the worker of one stream-partition, at its first start and after each crash."""
-
-    __slots__ = ("_directory", "_identity", "_stream")
-
-    def __init__(self, directory: StreamDirectory, stream: StoredStream) -> None:
-        self._directory = directory
-        self._identity = stream.record.name, stream.record.partition
-        self._stream: StoredStream | None = stream
-
-    def __call__(self) -> ReadableStream:
-        # The stream is known, so the first start of the worker need not read it. After a crash the row is outdated, and
-        # the worker reads the stream again.
-        known, self._stream = self._stream, None
-        directory = self._directory
-        if directory.is_read_only(self._identity[0]):
-            return ReadOnlyStream(*self._identity, known, directory, directory.kept)
-        return StreamWorker(*self._identity, known, directory, directory.removed)
-
-
 class StreamDirectory(StreamServices):
     """The list of all streams of a node. It survives crashes of the service worker.
 
@@ -169,7 +149,7 @@ class StreamDirectory(StreamServices):
         self.changes += 1
         # These workers start at once: a part of the node uses each stream that it writes, and a mirror asks its source.
         if self.is_read_only(name) or stream.mirror is not None:
-            self.node.register([address], StreamFactory(self, stream))
+            self.node.register([address], self._factory(stream))
             self._addresses[address] = None
         else:
             self.node.register_asleep(address, self)
@@ -243,15 +223,31 @@ class StreamDirectory(StreamServices):
 
     # The workers that sleep, see `ockam.actors.node.Sleepers`.
 
-    def wake(self, address: Address) -> StreamFactory:
+    def wake(self, address: Address) -> Callable[[], ReadableStream]:
         stream, self._addresses[address] = self._addresses[address], None
         assert stream is not None, "the worker sleeps"
-        return StreamFactory(self, stream)
+        return self._factory(stream)
 
     def unstarted(self, address: Address) -> ReadableStream:
         stream = self._addresses[address]
         assert stream is not None, "the worker sleeps"
-        return StreamFactory(self, stream)()
+        return self._factory(stream)()
+
+    def _factory(self, stream: StoredStream) -> Callable[[], ReadableStream]:
+        """Returns the function that makes the worker of a stream-partition, at its first start and after each crash."""
+        identity = stream.record.name, stream.record.partition
+        known: StoredStream | None = stream
+
+        def make() -> ReadableStream:
+            # The stream is known, so the first start of the worker need not read it. After a crash the row is outdated,
+            # and the worker reads the stream again.
+            nonlocal known
+            first, known = known, None
+            if self.is_read_only(identity[0]):
+                return ReadOnlyStream(*identity, first, self, self.kept)
+            return StreamWorker(*identity, first, self, self.removed)
+
+        return make
 
     def hand_over(self, address: Address) -> list[Message]:
         """Stops the worker of a stream that another node serves now. Returns the messages that it has not served."""

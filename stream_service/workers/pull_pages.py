@@ -70,7 +70,7 @@ class Pull:
     def __init__(
         self,
         message: Message,
-        request: PullRequest | RichPull | CutPull | MirrorPull,
+        request: PullRequest | RichPull | MirrorPull,
         page: PullPage,
         wait_s: float,
     ) -> None:

@@ -16,7 +16,7 @@ from ockam.actors.message import Message, Origin, reply_to
 from ockam.actors.worker import Worker
 from ockam.protocol import error_payload
 from ockam.quotas.memory import Room
-from stream_service.extensions import CutPull, FromIndex, MarkedPull, PackedPull, RichPull
+from stream_service.extensions import FromIndex, MarkedPull, PackedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import PullPage, ReadPages
 from stream_service.protocol import PullRequest
@@ -91,7 +91,7 @@ class PullQueue:
         limit = min(request.limit, self._services.limits.pull_messages_max)
         self._machine.add(Pull(message, request, PullPage(FromIndex(request.index), limit, rich=False), 0.0))
 
-    def add_rich(self, message: Message, request: RichPull | CutPull) -> None:
+    def add_rich(self, message: Message, request: RichPull) -> None:
         limits = self._services.limits
         limit = min(request.limit, limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)

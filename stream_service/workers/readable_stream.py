@@ -11,15 +11,15 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.authorizer import Frequent
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.identity.rules.rules import Rules
-from ockam.protocol import Protocol, ProtocolError
-from stream_service.extensions import DELETED, PUSH_BATCH, RICH_PUSH, BatchFailure, CutPull, Outcome, RichPull
-from stream_service.mirroring import ROLE, BeMirror, BePrimary, read_role
+from ockam.protocol import Protocol, ProtocolError, failed_payload
+from stream_service.extensions import DELETED, PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome, RichPull
+from stream_service.mirror_operations import load_history
+from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, has_parted, read_role
 from stream_service.operations import ensure_streams
 from stream_service.protocol import CREATE, PULL, PUSH, CreatePartitions, PartitionCreated, StreamCreated
 from stream_service.stored import StoredStream
 from stream_service.workers.admin import StreamManagement
 from stream_service.workers.bulk import BulkReads
-from stream_service.workers.mirror_pulls import MirrorPulls
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.push_run import failure_payload
 from stream_service.workers.served import Read, find_right, find_served, not_served
@@ -27,9 +27,12 @@ from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 from stream_storage.contract import Do, StreamRecord
+from stream_storage.history import History
 
 LATE_ANSWERS_MAX = 10_000
 """The most answers to refused pushes of one stream that wait before they are sent. Further ones are sent at once."""
+MIRRORS_WAITING_MAX = 1_000
+"""The largest number of requests of mirrors that wait until the history of the stream has been read."""
 
 PUSH_TAGS = PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag
 
@@ -61,7 +64,8 @@ class ReadableStream(Worker):
         self._tail = Tail(services.tails)
         self._pulls: PullQueue | None = None
         self._bulk: BulkReads | None = None
-        self._mirror_pulls: MirrorPulls | None = None
+        # The requests of mirrors, while the history of the stream is being read.
+        self._mirrors_waiting: list[tuple[Message, MirrorPull]] = []
         self.admin: StreamManagement = StreamManagement(self, self.identity, self._bounds, services, self._removed)
         self._stream = stream
 
@@ -79,12 +83,6 @@ class ReadableStream(Worker):
         if self._bulk is None:
             self._bulk = BulkReads(self, self._bounds, self._services)
         return self._bulk
-
-    @property
-    def mirror_pulls(self) -> MirrorPulls:
-        if self._mirror_pulls is None:
-            self._mirror_pulls = MirrorPulls(self, self.identity, self._bounds, self._services, self.pulls)
-        return self._mirror_pulls
 
     @property
     def bounds(self) -> StreamBounds:
@@ -146,8 +144,38 @@ class ReadableStream(Worker):
     def pull(self, message: Message) -> None:
         self.pulls.add(message, PULL.decode_request(message.payload))
 
-    def pull_rich(self, message: Message, decode: Callable[[bytes], RichPull | CutPull]) -> None:
+    def pull_rich(self, message: Message, decode: Callable[[bytes], RichPull]) -> None:
         self.pulls.add_rich(message, decode(message.payload))
+
+    def pull_mirror(self, message: Message) -> None:
+        request = MIRROR.decode_request(message.payload)
+        if self._bounds.history:
+            self._add_mirror(message, request)
+            return
+        if len(self._mirrors_waiting) >= MIRRORS_WAITING_MAX:
+            raise ProtocolError(f"{MIRRORS_WAITING_MAX} mirrors of this stream wait already")
+        self._mirrors_waiting.append((message, request))
+        if len(self._mirrors_waiting) == 1:
+            stream_id, loaded = self._bounds.stream_id, self.context.guard(self._history_loaded)
+            self._services.storage.submit_write(Do(lambda session: load_history(session, stream_id), loaded))
+
+    def _history_loaded(self, operation: Do[History]) -> None:
+        waiting, self._mirrors_waiting = self._mirrors_waiting, []
+        if operation.error is not None:
+            payload = failed_payload(f"the history of the stream cannot be read: {operation.error}")
+            for message, _ in waiting:
+                self.reply(message, payload)
+            return
+        self._bounds.learn_history(operation.result)
+        for message, request in waiting:
+            self._add_mirror(message, request)
+        self.pulls.go_on()
+
+    def _add_mirror(self, message: Message, request: MirrorPull) -> None:
+        if request.follower is not None:
+            self._services.mirror_seen(self.identity, message.origin, request.follower)
+        ours = (self._bounds.history, self._bounds.next_index, self._bounds.is_mirror)
+        self.pulls.add_mirror(message, request, has_parted=has_parted(*ours, request.entry_id, request.start))
 
     def answer_create(self, message: Message) -> None:
         self._check_name(CREATE.decode_request(message.payload).stream_name)

@@ -70,7 +70,7 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         MARKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
         PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
-        MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
+        MIRROR: read(Right.READ, Readable.pull_mirror),
         # These only show whether the stream exists, and its bounds: any right on the stream is enough.
         CREATE: read(STREAM_RIGHTS, Readable.answer_create),
         CREATE_PARTITIONED: read(

@@ -136,7 +136,7 @@ class StreamWorker(ReadableStream):
         for REST_AFTER_S, and nothing is under way. received: the number of messages so far. now_s: a steady time."""
         if received != self._received:
             self._received, self._unused_since_s = received, now_s
-        parts = self._pulls, self._bulk, self._mirror_pulls, self.admin
+        parts = self._pulls, self._bulk, self.admin
         if (
             now_s - self._unused_since_s < REST_AFTER_S
             or self._machine.state is not SERVING
@@ -144,6 +144,7 @@ class StreamWorker(ReadableStream):
             or self._publishers.machine is not None
             or self._bounds.mirror is not None
             or self._end_in_doubt
+            or self._mirrors_waiting
             or not all(part is None or part.is_idle for part in parts)
         ):
             return None
