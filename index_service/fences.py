@@ -17,7 +17,7 @@ from index_service.extensions import MarkedPosition, PositionKey
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
 from stream_storage.contract import Session
-from stream_storage.seal import check_sealed, seal_of
+from stream_storage.seal import check_sealed
 from stream_storage.statement import compiled
 
 
@@ -32,25 +32,21 @@ class StoredFence(msgspec.Struct, frozen=True):
 
 # type FencesRequest struct { request_id: uint  stream_name: str  after: optional<PositionKey>  limit: uint }
 class FencesRequest(msgspec.Struct, frozen=True):
-    """A request for a page of the fences of a stream, sorted by client and partition.
-
-    after: the `following` of the previous page; None for the first page.
-    limit: the largest number of fences in the answer; the service can send fewer.
-    """
+    """A request for a page of the fences of a stream, sorted by client and partition."""
 
     request_id: bare.UInt
     stream_name: str
-    after: PositionKey | None
-    limit: bare.UInt
+    after: PositionKey | None  # the `following` of the previous page; None for the first page
+    limit: bare.UInt  # the most fences of the page; the service can send fewer
 
 
 # type FencesResponse struct { request_id: uint  fences: list<StoredFence>  following: optional<PositionKey> }
 class FencesResponse(msgspec.Struct, frozen=True):
-    """A page of fences. `following`: where the next page begins; None after the last page."""
+    """A page of fences."""
 
     request_id: bare.UInt
     fences: list[StoredFence]
-    following: PositionKey | None
+    following: PositionKey | None  # where the next page begins; None after the last page
 
 
 FENCES = Protocol("node/index_fences/1", FencesRequest, FencesResponse)
@@ -120,12 +116,12 @@ def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
     now_us: the present time in microseconds since 1970, which is above every fence: fences rise more slowly than time.
         New fences of all streams begin there, too.
     """
-    for each in list_fences(session, stream_name):
-        key = (each.client_id, stream_name, each.partition)
-        fence = max(each.fence + 1, now_us)
-        # A lease that the source has given has no holder here.
-        seal = seal_of(lease_storage.lease_fences.name, (*key, fence, None, 0))
-        session.execute(lease_storage.SET_FENCE, (fence, None, 0, seal, *key))
+    # A lease that the source has given has no holder here.
+    rows = [
+        lease_storage.fence_row((each.client_id, stream_name, each.partition), max(each.fence + 1, now_us), None, 0)
+        for each in list_fences(session, stream_name)
+    ]
+    session.execute_many(lease_storage.WRITE_FENCE, rows)
     lease_storage.raise_floor(session, now_us)
 
 

@@ -73,18 +73,12 @@ class StoredLease(msgspec.Struct, frozen=True):
 
 
 class LeaseCounters(msgspec.Struct):
-    """The counters of leases since the start of the node.
+    """The counters of leases since the start of the node."""
 
-    given: the number of new leases.
-    lost: the number of leases that a member named in a request but no longer had.
-    expired: the number of members whose time to live ran out.
-    late: the number of requests that arrived after a later request of the same member.
-    """
-
-    given: int = 0
-    lost: int = 0
-    expired: int = 0
-    late: int = 0
+    given: int = 0  # new leases
+    lost: int = 0  # leases that a member named in a request but no longer had
+    expired: int = 0  # members whose time to live ran out
+    late: int = 0  # requests that arrived after a later request of the same member
 
 
 class Slot(msgspec.Struct):
@@ -96,21 +90,14 @@ class Slot(msgspec.Struct):
 
 
 class GroupMember(msgspec.Struct):
-    """A member of the group.
-
-    partitions: the number of partitions of the stream, as the member's latest request names it.
-    latest: the member's latest request; None if it has sent none since the start of the node.
-    expires_s: the time, in seconds, at which the member is removed if it sends no further request.
-    leases: the partitions that the member has, in any state except FREE.
-    target: the partitions that the member should have.
-    """
+    """A member of the group."""
 
     member_id: str
-    partitions: int
-    latest: LeaseRequest | None
-    expires_s: float
-    leases: set[int]
-    target: set[int]
+    partitions: int  # the number of partitions of the stream, as the member's latest request names it
+    latest: LeaseRequest | None  # the member's latest request; None if it has sent none since the start of the node
+    expires_s: float  # when the member is removed if it sends no further request
+    leases: set[int]  # the partitions that the member has, in any state except FREE
+    target: set[int]  # the partitions that the member should have
 
 
 class LeaseMachine:
@@ -228,7 +215,8 @@ class LeaseMachine:
         member = self._members.get(request.member_id)
         held: list[Lease] = []
         if member is not None and not request.leave:
-            held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
+            slots = [(each, self._slots[each]) for each in sorted(member.leases)]
+            held = [Lease(each, slot.fence) for each, slot in slots if slot.state is LeaseState.HELD]
             # Only the answer to the latest request has new leases. An earlier one gets only the leases that it named.
             if request != member.latest:
                 named = set(request.holding)
@@ -388,6 +376,3 @@ class LeaseMachine:
 
     def _note(self, partition: int, slot: Slot) -> None:
         self._changes[partition] = StoredLease(partition, slot.fence, slot.holder)
-
-    def _is_held(self, partition: int) -> bool:
-        return self._slots[partition].state is LeaseState.HELD

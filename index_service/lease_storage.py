@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, select, update
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, select
 from sqlalchemy.schema import CreateTable
 
 from index_service.lease_machine import StoredLease
@@ -72,16 +72,6 @@ _FENCE = compiled(
     )
 )
 _ALL = compiled(select(*lease_fences.c["client_id", "stream_name", "partition", "fence", "holder", "ttl_ms"]))
-_raised = update(lease_fences).where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
-SET_FENCE = compiled(
-    _raised.values(
-        fence=bindparam("fence"),
-        holder=bindparam("holder", type_=String),
-        ttl_ms=bindparam("ttl_ms"),
-        seal=bindparam("seal"),
-    ),
-    *("fence", "holder", "ttl_ms", "seal", "client_id", "stream_name", "of_partition"),
-)
 _SET_FLOOR = replacing(lease_floor, "fence")
 _CLEAR_FLOORS = compiled(delete(lease_floor).where(lease_floor.c.fence < bindparam("fence")), "fence")
 _FORGET = compiled(
@@ -96,15 +86,11 @@ FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is
 
 
 class StoredLeases(NamedTuple):
-    """The fences of one client id on one stream.
-
-    rows: the leases of the partitions, as stored. Each new fence must be higher than `floor`, too.
-    ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
-    """
+    """The fences of one client id on one stream."""
 
     rows: list[StoredLease]
-    floor: int
-    ttl_ms_max: int
+    floor: int  # each new fence must be higher
+    ttl_ms_max: int  # the longest time to live among the rows that have a holder; 0 if no row has one
 
 
 def load_leases(session: Session, client_id: str, stream_name: str) -> StoredLeases:
@@ -215,10 +201,11 @@ def raise_fences(session: Session, floor: int) -> None:
     for statement in _CREATE_TABLES:
         session.execute(statement)
     # The holder stays, so that no other member gets the partition before the time to live of the lease is over.
-    for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
-        fence = max(fence + 1, floor)
-        seal = seal_of(lease_fences.name, (*key, fence, holder, ttl_ms))
-        session.execute(SET_FENCE, (fence, holder, ttl_ms, seal, *key))
+    rows = [
+        fence_row((client_id, stream_name, partition), max(fence + 1, floor), holder, ttl_ms)
+        for client_id, stream_name, partition, fence, holder, ttl_ms in session.execute(_ALL).fetchall()
+    ]
+    session.execute_many(WRITE_FENCE, rows)
     raise_floor(session, floor)
 
 
