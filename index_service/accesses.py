@@ -18,19 +18,13 @@ from stream_storage.statement import Statement, compiled
 
 
 class Access(NamedTuple):
-    """One access to the table of positions: a get or a save.
-
-    save: the index to save. None for a get, which creates a missing position with index 0.
-    answered: whether the client of a save expects an answer. A get always has an answer.
-    fence: the number of the client's lease; None without a lease.
-    mark: the `PositionMark` of a save; None for a get, or for a protocol without marks.
-    """
+    """One access to the table of positions: a get or a save."""
 
     key: Key
-    save: int | None
-    answered: bool = False
-    fence: int | None = None
-    mark: PositionMark | None = None
+    save: int | None  # the index to save; None for a get, which creates a missing position with index 0
+    answered: bool = False  # whether the client of a save expects an answer; a get always has one
+    fence: int | None = None  # the number of the client's lease; None without a lease
+    mark: PositionMark | None = None  # None for a get, or for a protocol without marks
 
 
 class PositionMark(NamedTuple):

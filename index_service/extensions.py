@@ -98,18 +98,13 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 # type LoadedPosition struct { index: uint  saved_us: u64  created_us: u64  generation: u64 }
 class LoadedPosition(msgspec.Struct, frozen=True):
-    """A position as a consumer loads it.
+    """A position as a consumer loads it. Its times are in microseconds since 1970."""
 
-    index: the next index that the consumer will read.
-    saved_us: when the position was saved, in microseconds since 1970.
-    created_us: the creation time of the position's stream, in microseconds since 1970; 0: unknown.
-    generation: changes when somebody sets the position, or when the position of another incarnation replaces it. It is
-        then not before `saved_us`; a save keeps it.
-    """
-
-    index: bare.UInt
+    index: bare.UInt  # the next index that the consumer will read
     saved_us: bare.U64
-    created_us: bare.U64
+    created_us: bare.U64  # the creation time of the position's stream; 0: unknown
+    # changes when somebody sets the position, or when the position of another incarnation replaces it; it is then not
+    # before `saved_us`, and a save keeps it
     generation: bare.U64
 
 
@@ -145,18 +140,13 @@ class PositionKey(msgspec.Struct, frozen=True):
 # type PositionsRequest struct { request_id: uint  stream_name: optional<str>  client_id: optional<str>
 #   after: optional<PositionKey>  limit: uint }
 class PositionsRequest(msgspec.Struct, frozen=True):
-    """A request for a page of saved positions, sorted by client, stream and partition.
-
-    stream_name, client_id: list only the positions of this stream, or of this client. None: no restriction.
-    after: the last position of the previous page; None for the first page.
-    limit: the largest number of positions in the answer; the service can send fewer.
-    """
+    """A request for a page of saved positions, sorted by client, stream and partition."""
 
     request_id: bare.UInt
-    stream_name: str | None
-    client_id: str | None
-    after: PositionKey | None
-    limit: bare.UInt
+    stream_name: str | None  # list only the positions of this stream; None: of all
+    client_id: str | None  # list only the positions of this client; None: of all
+    after: PositionKey | None  # the last position of the previous page; None for the first page
+    limit: bare.UInt  # the most positions of the page; the service can send fewer
 
 
 # type PositionsResponse struct { request_id: uint  positions: list<SavedPosition>  more: bool }
@@ -220,8 +210,6 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
     request_id: a number that rises with each request of a member. The member must use only the answer to its latest
         request. A request with a lower id changes nothing. The same request can be sent again.
-    member_id: the name of the member. Only one process must use the name at a time.
-    partitions: the number of partitions of the stream.
     holding: the leases of the partitions that the member still processes. The member gives up all its other leases,
         even if the node did not ask for them with `release`.
     """
@@ -229,8 +217,8 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
     client_id: str
     stream_name: str
-    member_id: str
-    partitions: bare.UInt
+    member_id: str  # the name of the member; only one process must use it at a time
+    partitions: bare.UInt  # of the stream
     holding: list[Lease]
     leave: bool
 
@@ -256,15 +244,13 @@ class LeaseResponse(msgspec.Struct, frozen=True):
         the request is missing here, the member has lost this lease and must stop processing the partition at once.
     release: the partitions that the member should give up soon, so that other members get them. Until the member gives
         them up, it keeps their leases.
-    ttl_ms: the time to live of a lease, in milliseconds.
-    members: the number of members of the group.
     """
 
     request_id: bare.UInt
     leases: list[Lease]
     release: list[bare.UInt]
-    ttl_ms: bare.UInt
-    members: bare.UInt
+    ttl_ms: bare.UInt  # the time to live of a lease
+    members: bare.UInt  # the number of members of the group
 
 
 LOAD_POSITIONS = Protocol("node/index_load/1", LoadRequest, LoadResponse)

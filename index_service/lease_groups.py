@@ -37,29 +37,23 @@ SWEEP_S_MIN = 1.0
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a request was refused, and the storage error that caused the refusal, if any.
-
-    is_passing: whether the same request can succeed later, although no storage error has caused the refusal.
-    """
+    """The reason why a request was refused, and the storage error that caused the refusal, if any."""
 
     reason: str
     error: StorageError | None = None
-    is_passing: bool = False
+    is_passing: bool = False  # whether the same request can succeed later, although no storage error is the cause
 
 
 class Group(msgspec.Struct):
-    """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
-    the requests that wait for these rows. `party` is the party for which the group counts, see `LeaseGroups.lease`.
-    `used_s` is the time of the last request. `writing` is the number of its database writes that are under way. `moves`
-    is the `LeaseMachine.moves` that was last reported. `entries` is the group's part of `LeaseGroups._entries`."""
+    """A group of members in memory."""
 
-    machine: LeaseMachine | None
-    waiting: list[Callable[[LeaseMachine | Refusal], None]]
-    party: str
-    used_s: float
-    writing: int = 0
-    moves: int = 0
-    entries: int = 0
+    machine: LeaseMachine | None  # None until the rows of the group have been read
+    waiting: list[Callable[[LeaseMachine | Refusal], None]]  # the callbacks of the requests that wait for these rows
+    party: str  # the party for which the group counts, see `LeaseGroups.lease`
+    used_s: float  # the time of the last request
+    writing: int = 0  # the number of its database writes that are under way
+    moves: int = 0  # the `LeaseMachine.moves` that was last reported
+    entries: int = 0  # the group's part of `LeaseGroups._entries`
 
 
 class LeaseGroups:

@@ -26,21 +26,14 @@ clients repeat a failed request as soon as they have the answer."""
 
 
 class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of leases. A group is the members of one client id on one stream.
+    """The limits of leases. A group is the members of one client id on one stream. One party can have its share
+    (`ockam.quotas.limits.share_of`) of `groups_max` and of `entries_max`."""
 
-    ttl_s: how long a lease lasts after its last renewal, in seconds.
-    members_max, partitions_max: the largest numbers of members and of partitions of one group.
-    groups_max: the largest number of groups in memory. A group without members counts until it is removed. One party
-        can have its share (`ockam.quotas.limits.share_of`) of this number, and of `entries_max`.
-    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
-        memory.
-    """
-
-    ttl_s: float = 10.0
-    members_max: int = 256
-    partitions_max: int = 4_096
-    groups_max: int = 10_000
-    entries_max: int = 200_000
+    ttl_s: float = 10.0  # how long a lease lasts after its last renewal
+    members_max: int = 256  # of one group
+    partitions_max: int = 4_096  # of one group
+    groups_max: int = 10_000  # in memory; a group without members counts until it is removed
+    entries_max: int = 200_000  # members and partitions of all groups together; each takes about 300 bytes of memory
 
 
 LEASE_LIMITS = LeaseLimits()
@@ -60,26 +53,17 @@ class LeaseStatistics(msgspec.Struct, frozen=True):
 
 
 class IndexStatistics(msgspec.Struct, frozen=True):
-    """The counters of the index service since its start.
+    """The counters of the index service since its start."""
 
-    gets, saves: the numbers of positions that were successfully read or saved for clients, in all protocols.
-    ignored: the number of requests in the specification's protocols that could not be decoded. They get no answer.
-    failed: the number of requests that failed with a storage error.
-    refused: the number of requests that were answered with `error`: those of our own protocols (`node/index_save/1` and
-        others) that were not valid or not allowed, and all that exceeded a limit.
-    fenced: the number of saves that were refused because their lease was not the newest one of the partition.
-    lists: the number of pages of positions that were sent.
-    sets: the number of positions that an operator set or deleted.
-    write_failure: why gets and saves failed most recently; None if a save was written since.
-    """
-
-    gets: int
+    gets: int  # positions that were read for clients, in all protocols; `saves` counts those that were saved
     saves: int
-    ignored: int
-    failed: int
+    ignored: int  # requests of the specification's protocols that could not be decoded, and got no answer
+    failed: int  # requests that failed with a storage error
+    # requests that were answered with `error`: those of our own protocols (`node/index_save/1` and others) that were
+    # not valid or not allowed, and all that exceeded a limit
     refused: int
-    fenced: int
-    lists: int
-    sets: int
-    write_failure: str | None
+    fenced: int  # saves that were refused because their lease was not the newest one of the partition
+    lists: int  # pages of positions that were sent
+    sets: int  # positions that an operator set or deleted
+    write_failure: str | None  # why gets and saves failed most recently; None if a save was written since
     leases: LeaseStatistics

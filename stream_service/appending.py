@@ -30,15 +30,12 @@ class AppendedMessage(msgspec.Struct, frozen=True, gc=False):
 # type AppendRequest struct { request_id: uint  expected: uint  entry_id: optional<u64>
 #   messages: list<AppendedMessage> }
 class AppendRequest(msgspec.Struct, frozen=True):
-    """A request to append messages. The node stores all of them together, or none.
-
-    expected: the index of the first message. It must be the next index of the stream.
-    entry_id: the id of the newest entry in the history of the stream, from an earlier answer. If the newest entry is
-    another one now, because a mirror became the primary or a backup was restored, nothing is stored. None: any entry.
-    """
+    """A request to append messages. The node stores all of them together, or none."""
 
     request_id: bare.UInt
-    expected: bare.UInt
+    expected: bare.UInt  # the index of the first message, which must be the next index of the stream
+    # the id of the newest entry in the history of the stream, from an earlier answer; if the newest entry is another
+    # one now, because a mirror became the primary or a backup was restored, nothing is stored; None: any entry
     entry_id: bare.U64 | None
     messages: list[AppendedMessage]
 
@@ -65,12 +62,10 @@ class AppendResponse(msgspec.Struct, frozen=True):
 
 # type CopiedMessage struct { time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message that is copied from another stream.
+    """One message that is copied from another stream."""
 
-    time_us: when the message was first published, in microseconds since 1970. The node stores no time in the future,
-    and none before that of the previous message.
-    """
-
+    # when the message was first published, in microseconds since 1970; the node stores no time in the future, and none
+    # before that of the previous message
     time_us: bare.U64
     key: bytes | None
     headers: list[Header]
@@ -79,12 +74,10 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
 
 # type CopyRequest struct { request_id: uint  index: uint  messages: list<CopiedMessage> }
 class CopyRequest(msgspec.Struct, frozen=True):
-    """A request to store messages that are copied from another stream.
-
-    index: where the first message goes. It must be the stream's next one, or any in a stream that was never written to.
-    """
+    """A request to store messages that are copied from another stream."""
 
     request_id: bare.UInt
+    # where the first message goes: the next index of the stream, or any index of a stream that was never written to
     index: bare.UInt
     messages: list[CopiedMessage]
 

@@ -145,12 +145,11 @@ def take_history(session: Session, change: AnyChange, source_history: History) -
 
 
 class Copied(NamedTuple):
-    """The result of a step. record: the row of the other stream after the step.
-    fits: whether that stream begins where the copies begin. done: whether that stream has all messages now."""
+    """The result of a step."""
 
-    record: StreamRecord
-    fits: bool
-    done: bool
+    record: StreamRecord  # the row of the other stream after the step
+    fits: bool  # whether that stream begins where the copies begin
+    done: bool  # whether that stream has all messages now
 
 
 def copy_aside(session: Session, stream_id: int, index: int, name: str, partition: int, created_us: int) -> Copied:
