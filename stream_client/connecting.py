@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
-
-import anyio  # async only
-import anyio.to_thread  # async only
 
 from ockam.actors.address import Route
 from stream_client.arguments import check_tls, check_token, start_tracing, to_address
@@ -16,13 +14,14 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
 from stream_client.session import ClientSession
-from stream_client.shell.async_shell import AsyncShell
-from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, Reconnect, ShellSettings
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, BaseShell, Framing, OnLink, Reconnect, ShellSettings
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
-    from ockam.tracing.spans import Tracing
+
+SHELL: ContextVar[type[BaseShell] | None] = ContextVar("SHELL", default=None)
+"""The class of the shell that `connect` makes; None: AsyncShell. The blocking `connect` sets BlockingShell."""
 
 
 @asynccontextmanager
@@ -102,19 +101,19 @@ async def connect(
     core.service_route.is_assumed_plain = plain
     if on_link is not None:
         core.service_route.on_link = on_link
+    shell_class = SHELL.get() or _async_shell()
     try:
-        settings = ShellSettings(address, framing, reconnect, contact_timeout_s, tls, checked)
-        shell = AsyncShell(core, settings)
+        shell = shell_class(core, ShellSettings(address, framing, reconnect, contact_timeout_s, tls, checked))
         async with shell.opened(waits):
             yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
-        await _end_tracing(tracing)
+        # The last spans are sent, and the thread that sends them ends.
+        if tracing is not None:
+            await shell_class.run_blocking(tracing.close)
 
 
-async def _end_tracing(tracing: Tracing | None) -> None:
-    """Sends the last spans of a client, if it makes any, and ends the thread that sends them."""
-    if tracing is None:
-        return
-    # blocking only: tracing.close()
-    with anyio.CancelScope(shield=True):  # async only
-        await anyio.to_thread.run_sync(tracing.close)  # async only
+def _async_shell() -> type[BaseShell]:
+    # A blocking client needs no AnyIO.
+    from stream_client.shell.async_shell import AsyncShell
+
+    return AsyncShell

@@ -47,17 +47,26 @@ class Publisher(PushWindow):
         If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
         true when the answer arrives. `wait`, and in an async program also `await push`, waits for it.
         """
-        queue = self._queue
+        push = self._push(data, key, headers)
+        while push is None:
+            await self._pause()
+            push = self._push(data, key, headers, has_paused=True)
+        return push
+
+    def _push(
+        self, data: BytesLike, key: BytesLike | None, headers: HeadersLike, *, has_paused: bool = False
+    ) -> Push | None:
+        """Sends one message; returns None, and sends nothing, if `_pause` must come first."""
+        queue, session = self._queue, self._session
         # Most messages are bytes already, and this test is cheaper than the call.
         if data.__class__ is not bytes:
             data = to_bytes(data, "the data of a message")
         # A full window waits for confirms, so unconfirmed pushes take a bounded amount of memory.
         if len(queue.pushes) >= self._window:
-            while len(queue.pushes) >= self._window:
-                await self._session.shell.wait(queue.room(), gathers=queue.is_on_its_way)
+            return None
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
-        elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX and not self._session.shell.gathers():
-            await self._session.shell.yield_control()
+        if session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX and not has_paused and not session.shell.gathers():
+            return None
         # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for the numbers.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
@@ -66,8 +75,18 @@ class Publisher(PushWindow):
         # The timer runs only while pushes are unanswered, so that an idle publisher costs nothing.
         if not self._is_watched:
             self._watch()
-        # blocking only: self._session.shell.send_lagging()
+        # A blocking client sends only inside calls, so messages of earlier calls may still wait to be sent.
+        if session.shell.is_blocking:
+            session.shell.send_lagging()
         return push
+
+    async def _pause(self) -> None:
+        """Waits until the window has room; if it has room already, lets the client send what it has to send."""
+        queue, shell = self._queue, self._session.shell
+        if len(queue.pushes) < self._window:
+            await shell.yield_control()
+        while len(queue.pushes) >= self._window:
+            await shell.wait(queue.room(), gathers=queue.is_on_its_way)
 
     async def wait(self, push: Push) -> int:
         """Waits until one push is answered, and returns its `Push.index`. Raises the error of a failed push."""

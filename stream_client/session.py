@@ -5,7 +5,7 @@ Conversation: an exchange of any number of messages with one service of a node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
@@ -14,9 +14,6 @@ from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.requests import Conversing, Requests, Target
-
-if TYPE_CHECKING:
-    from stream_client.shell.async_shell import AsyncShell
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -33,8 +30,6 @@ class ClientSession(Requests):
 
     core, shell: the client's logic without I/O, and its I/O.
     """
-
-    shell: AsyncShell
 
     async def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
         """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""
@@ -105,7 +100,7 @@ class Conversation(Conversing):
         while self._core.is_open and connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.wait(connection.taken())
         self.send_nowait(payload)
-        # blocking only: self._session.shell.yield_control()
+        self._session.shell.exchange_nowait()
 
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
         """Returns the payload of the next message, or None if none arrives within `timeout_s` seconds (None: no limit).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Unpack
 
@@ -166,11 +167,7 @@ class Stream(StreamAdmin):
         last = await self.find_index(NEW) if end is None else end
         arrow = ArrowBatches(self.name, self.partition, decode)
         follower = self.follow(start, stop_at_end=True, page_messages=page_messages, on_hole=on_hole)
-        batches = []  # async only
-        while (batch := await _batch_before(last, follower, arrow)) is not None:  # async only
-            batches.append(batch)  # async only
-        # blocking only: batches = iter(lambda: _batch_before(last, follower, arrow), None)
-        return arrow.reader(batches)
+        return arrow.reader(await self.session.shell.iterated(partial(_batch_before, last, follower, arrow)))
 
 
 class PartitionedStream(SomePartitions[Stream]):

@@ -166,7 +166,7 @@ def full_inits(house: House) -> list[str]:
 
 
 def shared_classes(house: House, modules_min: int) -> list[str]:
-    """Returns the names that at least `modules_min` modules give to a class. Generated modules do not count."""
+    """Returns the names that at least `modules_min` modules give to a class. Blocking clients do not count."""
     modules: defaultdict[str, set[str]] = defaultdict(set)
     for path in house.installed:
         if "/blocking/" not in path:

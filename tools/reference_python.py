@@ -34,7 +34,7 @@ def python_page() -> str:
         parts = [f"## {package}", f"{what}."]
         names = public_names(package)
         if package == BLOCKING:
-            # These modules are generated from the async ones, with the same docstrings.
+            # These objects have the signatures and the docstrings of the async ones.
             again = [name for name in names if name in public_names(ASYNC)]
             parts.append(f"As in `{ASYNC}`, without `await`: {', '.join(f'`{name}`' for name in again)}.")
             names = [name for name in names if name not in again]

@@ -127,7 +127,7 @@ class BlockClient:
             publisher.close()
         finally:
             publisher.abort()
-            # blocking only: self._clients[0].session.shell.yield_control()
+            self._clients[0].session.shell.exchange_nowait()
 
     @asynccontextmanager
     async def subscribe_events(
@@ -351,7 +351,7 @@ class Subscription(Subscribing[StreamClient, Conversation]):
         """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
         self._is_over = True
         self._drop_source()
-        # blocking only: self._clients[self._at].session.shell.yield_control()
+        self._clients[self._at].session.shell.exchange_nowait()
 
     async def _subscribe(self, client: StreamClient) -> _Source:
         """Subscribes at this node, beginning with the next block. Raises ClientError."""

@@ -27,8 +27,7 @@ from spark_export.source.options import ReadOptions, WriteOptions
 from spark_export.source.plan import Place, ReadRange, StreamEnds
 from spark_export.source.range_reader import bulk_pages
 from stream_client import AccessDenied, ClientError, RequestRefused
-from stream_client.blocking import Publisher, StreamClient
-from stream_client.blocking.streams import Stream
+from stream_client.blocking import Publisher, Stream, StreamClient
 from stream_client.core.pushes import KeyedPush
 from stream_service.extensions import decode_extras
 from stream_service.names import partition_of

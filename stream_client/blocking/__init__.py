@@ -6,8 +6,8 @@
         for message in stream.pull(0, 10):
             print(message.index, message.data)
 
-Names and meanings are those of the async client (`stream_client`), without `await`: `tools/generate_blocking.py`
-generates the modules of this folder from the async modules. Only one thread may use a client at a time: a
+Names and meanings are those of the async client (`stream_client`), without `await`: the objects of this client run the
+coroutines of the async objects to their end (`driving`). Only one thread may use a client at a time: a
 call beside another thread's raises RuntimeError. A child process that fork() makes opens a client of its own; that
 of its parent raises ClientForked there.
 
@@ -16,16 +16,31 @@ is sent when the publisher is flushed or its block ends. Leases are renewed only
 example of an iterator.
 """
 
-from stream_client.blocking.admin import PositionListing, StreamListing, list_positions, set_position
-from stream_client.blocking.client import StreamClient
-from stream_client.blocking.connecting import connect
-from stream_client.blocking.consume.consumer import Consumer, Follower, Messages, PartitionedConsumer
-from stream_client.blocking.correspondent import Correspondent, RoutedMessages
-from stream_client.blocking.positions import Positions, SavedIndexes
-from stream_client.blocking.publish import PartitionedPublisher, Publisher
-from stream_client.blocking.session import Connected, Conversation
-from stream_client.blocking.share.shared_consumer import LeaseMember, SharedConsumer, SharedMessages
-from stream_client.blocking.streams import PartitionedStream, Stream
+from stream_client.blocking.twins import (
+    Connected,
+    Consumer,
+    Conversation,
+    Correspondent,
+    Follower,
+    LeaseMember,
+    Messages,
+    PartitionedConsumer,
+    PartitionedPublisher,
+    PartitionedStream,
+    PositionListing,
+    Positions,
+    Publisher,
+    RoutedMessages,
+    SavedIndexes,
+    SharedConsumer,
+    SharedMessages,
+    Stream,
+    StreamClient,
+    StreamListing,
+    connect,
+    list_positions,
+    set_position,
+)
 from stream_client.stopping import stop_on_signals_blocking as stop_on_signals
 
 __all__ = [

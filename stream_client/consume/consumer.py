@@ -132,15 +132,23 @@ class Messages(Generic[T]):
 
     async def __anext__(self) -> T:
         """Returns the next item. This call counts all messages returned before as processed."""
-        # blocking only: self._loop.send_lagging()
-        self._loop.commit()
-        reading = self._reading
-        if reading is None or not reading.has_messages:
+        reading = self._current()
+        if reading is None:
             reading = self._reading = None if self._ended else await self._find_reading()
             if reading is None:
                 self._ended = True
                 raise StopAsyncIteration
         return self._show(reading)
+
+    def _current(self) -> PartitionReading | None:
+        """Counts all messages returned before as processed. Returns the partition whose page has the next message; None
+        if this page has ended."""
+        # A blocking client sends saves and lease renewals inside calls only, so also between two messages of one page.
+        if self._loop.shell.is_blocking:
+            self._loop.shell.send_lagging()
+        self._loop.commit()
+        reading = self._reading
+        return reading if reading is not None and reading.has_messages else None
 
     async def aclose(self) -> None:
         """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
@@ -226,10 +234,6 @@ class ReadingLoop(ReadPartitions):
         partitions = [handle.partition for handle in new]
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
         self._begin_reading(new, marks)
-
-    # blocking only: def send_lagging(self) -> None:
-    # blocking only:     """Sends the saves and lease renewals that are due, also between two messages of one page."""
-    # blocking only:     self._session.shell.send_lagging()
 
     async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
         """Waits until a partition has messages, and returns its PartitionReading; None after `wake`. With

@@ -96,6 +96,7 @@ class ReadPartitions:
 
     def __init__(self, session: Requests, stream_name: str, positions: SavesNowait, options: ConsumerOptions) -> None:
         self._session = session
+        self.shell = session.shell
         self._stream_name = stream_name
         self._positions = positions
         self._options = options

@@ -126,10 +126,10 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
         super().__init__(loop, (), stop_at_end, PartitionReading.hand_out_named)
         self._consumer = consumer
 
-    async def __anext__(self) -> tuple[int, RichMessage]:
-        """Returns the next message with its partition number. Raises LeaseLost if a lease was lost. This call counts
-        the message returned before as processed, if the lease on its partition is still valid."""
-        # blocking only: self._loop.send_lagging()
+    def _current(self) -> PartitionReading | None:
+        """Counts the message returned before as processed, if the lease on its partition is still valid."""
+        if self._loop.shell.is_blocking:
+            self._loop.shell.send_lagging()
         reading, self._reading = self._reading, None
         current = self._loop.current
         # If the lease is lost, another member gets this message too. So this member must not count it as processed.
@@ -138,12 +138,10 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
             # Most messages come from the current page. `woken` means that the leases must be examined first.
             if current is reading and reading.has_messages and not self._loop.woken:
                 self._reading = reading
-                return reading.hand_out_named()
-        self._reading = reading = await self._find_reading()
-        return reading.hand_out_named()
+        return self._reading
 
-    async def _find_reading(self) -> PartitionReading:
-        """Waits until a leased partition has a message. Raises LeaseLost, and StopAsyncIteration at the end."""
+    async def _find_reading(self) -> PartitionReading | None:
+        """Waits until a leased partition has a message. Returns None at the end. Raises LeaseLost."""
         loop = self._loop
         if not self._begun:
             loop.begin()
@@ -155,7 +153,7 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
             if reading is not None and self._consumer.is_held(reading):
                 return reading
             self._ended = self._stop_at_end and bool(loop.readings) and loop.has_ended()
-        raise StopAsyncIteration
+        return None
 
 
 class LeaseMember(LeaseMembership):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
@@ -43,6 +43,8 @@ from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.dial import Dialled, dial, error_of
 from stream_client.shell.in_memory import HOST, Pipe, open_pipes
 
+T = TypeVar("T")
+
 AnyDialled: TypeAlias = Dialled[anyio.abc.ByteStream]
 
 
@@ -70,7 +72,6 @@ class AsyncShell(BaseShell):
 
     @asynccontextmanager
     async def opened(self, waits: bool) -> AsyncIterator[None]:
-        """Runs the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
         # This is outside the task group, so that a failure is raised itself and not inside an exception group.
         first = await self.dial() if waits else None
         async with background_tasks() as tasks:
@@ -128,10 +129,6 @@ class AsyncShell(BaseShell):
         self.core.close()
 
     async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
-        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
-
-        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
-        """
         if waiting.done:
             return
         self.core.connection.check_open()
@@ -166,11 +163,21 @@ class AsyncShell(BaseShell):
                 os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
     async def yield_control(self) -> None:
-        """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
         # The sending task checks again whether it must hold the bytes that were added meanwhile.
         if self._holders:
             self._outgoing.set()
         await anyio.lowlevel.checkpoint()
+
+    async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
+        results = []
+        while (result := await following()) is not None:
+            results.append(result)
+        return results
+
+    @staticmethod
+    async def run_blocking(function: Callable[[], None]) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(function)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()

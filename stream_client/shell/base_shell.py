@@ -13,19 +13,23 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import msgspec
 
 from stream_client.core.client_core import ClientCore
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, ClientForked, ConnectionLost, silent
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.tls_layer import TlsLayer
     from ockam.identity.token import Token
+
+T = TypeVar("T")
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
 """How messages are delimited on the connection: "head" for Ockam since June 2024, "legacy" for older Ockam. With
@@ -142,7 +146,13 @@ class ShellSettings(msgspec.Struct, frozen=True):
 
 
 class BaseShell:
-    """The clock of one client, and its decisions when a connection ends, or when the node is silent."""
+    """The clock of one client, and its decisions when a connection ends, or when the node is silent.
+
+    is_blocking: whether the client does its I/O only inside the program's calls. Then the coroutines of the shell block
+        and never suspend.
+    """
+
+    is_blocking: ClassVar[bool] = False
 
     def __init__(self, core: ClientCore, settings: ShellSettings) -> None:
         self.core = core
@@ -156,6 +166,36 @@ class BaseShell:
         self._auto_wait_s = AUTO_WAIT_S
         self._outgoing_since_s = 0.0
         self._timers = TimerQueue()
+
+    def opened(self, waits: bool) -> AbstractAsyncContextManager[None]:
+        """Does the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
+        raise NotImplementedError
+
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
+        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
+
+        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
+        """
+        raise NotImplementedError
+
+    async def yield_control(self) -> None:
+        """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
+        raise NotImplementedError
+
+    def exchange_nowait(self) -> None:
+        """Sends and receives in a blocking client, without waiting. The tasks of an async client do that anyway."""
+
+    def send_lagging(self) -> None:
+        """Does what `exchange_nowait` does, if the last exchange was some time ago. A program calls this often."""
+
+    async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
+        """Returns the results of `following` up to the first None. A blocking client calls it while they are read."""
+        raise NotImplementedError
+
+    @staticmethod
+    async def run_blocking(function: Callable[[], None]) -> None:
+        """Runs a function that blocks, to its end. An async client runs it in a thread."""
+        raise NotImplementedError
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers

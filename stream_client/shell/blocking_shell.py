@@ -12,9 +12,9 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
 
 from ockam.actors.address import split_host_port
 from ockam.errors import RemoteProtocolError
@@ -42,6 +42,8 @@ from stream_client.shell.dial import Dialled, dial, error_of, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.stopping import WHOLE
 
+T = TypeVar("T")
+
 AnySocket: TypeAlias = socket.socket | MemorySocket
 
 SLICE_S = 0.2
@@ -51,8 +53,9 @@ LAG_S = 0.005
 
 
 class BlockingShell(BaseShell):
-    """Does the I/O of one client inside the program's calls, for one thread at a time. It has the methods of the
-    `AsyncShell` of `async_shell`, which explains them."""
+    """Does the I/O of one client inside the program's calls, for one thread at a time. Its coroutines never suspend."""
+
+    is_blocking = True
 
     def __init__(self, core: ClientCore, settings: ShellSettings) -> None:
         super().__init__(core, settings)
@@ -71,15 +74,14 @@ class BlockingShell(BaseShell):
         core.connection.on_outgoing = self._note_outgoing
         self._watch_forks()
 
-    @contextmanager
-    def opened(self, waits: bool) -> Iterator[None]:
-        """Does the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
+    @asynccontextmanager
+    async def opened(self, waits: bool) -> AsyncIterator[None]:
         self.open(waits)
         try:
             # A failure of the handshake ends the client, and every request says why.
             if waits and self.core.connection.is_encrypted:
                 with suppress(ClientError):
-                    self.wait(self.core.connection.attempted(), CONNECT_TIMEOUT_S)
+                    await self.wait(self.core.connection.attempted(), CONNECT_TIMEOUT_S)
             yield
         finally:
             self.close()
@@ -101,7 +103,7 @@ class BlockingShell(BaseShell):
             self.core.close()
             self._selector.close()
 
-    def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         self._holds = gathers
         self._wait_until_s = give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         try:
@@ -117,7 +119,10 @@ class BlockingShell(BaseShell):
         # Another thread of the parent may have been inside a call.
         self._turning = threading.Lock()
 
-    def yield_control(self) -> None:
+    async def yield_control(self) -> None:
+        self._turn(0.0)
+
+    def exchange_nowait(self) -> None:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
@@ -125,6 +130,13 @@ class BlockingShell(BaseShell):
         GATHER_S while pushes are gathered."""
         if self.now_s() - self._turned_at_s > LAG_S and not self.gathers():
             self._turn(0.0)
+
+    async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
+        return iter(lambda: run_now(following()), None)
+
+    @staticmethod
+    async def run_blocking(function: Callable[[], None]) -> None:
+        function()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()

@@ -115,7 +115,8 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("a blocking line does not suspend")
+    coroutine.close()
+    raise RuntimeError("the coroutine waits for an event loop, and a blocking client has none")
 
 
 async def dial(

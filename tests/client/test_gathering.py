@@ -25,6 +25,7 @@ from stream_client.shell import async_shell, base_shell, blocking_shell
 from stream_client.shell.async_shell import AsyncShell
 from stream_client.shell.base_shell import READ_BYTES_MAX, ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
+from stream_client.shell.dial import run_now
 from tests.client.machines.far_end import batches, connected_core, opened, pushes
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S
@@ -221,17 +222,17 @@ def test_a_blocking_publisher_holds_small_batches_for_a_time(
     far, _ = listening.accept()
     try:
         with far:
-            shell.yield_control()
+            shell.exchange_nowait()
             unread(far)
             size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
             # A busy machine may spend all of the first wait in its first step.
             for _ in range(2):
-                shell.wait(PendingResult(), 0.1, gathers=True)
+                run_now(shell.wait(PendingResult(), 0.1, gathers=True))
             shell.send_lagging()
             assert (len(unread(far)) > size_bytes) is comes
             # A request whose own answer is wanted takes everything with it.
             fill(shell.core, 1, b"x")
-            shell.wait(PendingResult(), 0.01)
+            run_now(shell.wait(PendingResult(), 0.01))
             assert shell.core.connection.outgoing_bytes == 0
             assert unread(far)
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import blocking
-from stream_client.blocking.admin import list_positions
+from stream_client.blocking import list_positions
 from stream_node.node.process import NodeProcess
 from tests.client.members import processed, start_member, wait_for
 

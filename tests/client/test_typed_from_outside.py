@@ -89,17 +89,14 @@ WRONG = {
         "def f(stream: Stream, client: blocking.StreamClient) -> None:\n"
         "    stream.consumer(BlockingIndexes(client, 'c'))"
     ),
-    "blocking is not awaited": (
-        "async def f(stream: blocking_streams.Stream) -> int:\n    return await stream.push(b'x')"
-    ),
+    "blocking is not awaited": ("async def f(stream: blocking.Stream) -> int:\n    return await stream.push(b'x')"),
 }
 HEAD = """
 from stream_client.blocking import SavedIndexes as BlockingIndexes
 from stream_client import blocking
-from stream_client.blocking import streams as blocking_streams
 from stream_client import Positions, Stream
 
-__all__ = ["BlockingIndexes", "Positions", "Stream", "blocking", "blocking_streams"]
+__all__ = ["BlockingIndexes", "Positions", "Stream", "blocking"]
 """
 
 

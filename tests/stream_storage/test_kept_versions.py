@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from block_node.blocks.items import split_block
-from block_node.client.blocking.client import connect as connect_blocks
+from block_node.client.blocking import connect as connect_blocks
 from stream_client import FromIndex, Retention, blocking
-from stream_client.blocking.positions import SavedIndexes
+from stream_client.blocking import SavedIndexes
 from stream_node.node.process import NodeProcess
 from stream_storage.schema import metadata
 from stream_storage.sqlite.database import FILE_NAME

@@ -21,7 +21,6 @@ LARGE: dict[str, str] = {
     "stream_node/cli/chains/cardinal.py::consume": "half of it is its signature, the list of options",
     "stream_node/cli/streams/consume.py::consume": "half of it is its signature, the list of options",
     "stream_client/connecting.py::connect": "most of it is the signature, and the explanation of each argument",
-    "stream_client/blocking/connecting.py::connect": "most of it is the signature, and its explanation",
 }
 
 SLEEPS, PRINTS, SWALLOWS = "blocks in time.sleep", "prints", "swallows every exception"

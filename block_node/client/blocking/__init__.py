@@ -7,11 +7,11 @@
         with client.subscribe(0, 9) as blocks:
             for block in blocks: ...
 
-The names and meanings are those of the async client (`block_node.client`), without `await`. The modules are generated
-from the async client. The client has no threads, and sends and receives only inside its calls. So blocks are sent and
-acknowledgements are received while a call such as `send` or `flush` runs. Only one thread may use a client at a time.
+The names and meanings are those of the async client (`block_node.client`), without `await`. The client has no threads,
+and sends and receives only inside its calls. So blocks are sent and acknowledgements are received while a call such as
+`send` or `flush` runs. Only one thread may use a client at a time.
 """
 
-from block_node.client.blocking.client import BlockClient, BlockPublisher, connect
+from block_node.client.blocking.twins import BlockClient, BlockPublisher, connect
 
 __all__ = ["BlockClient", "BlockPublisher", "connect"]

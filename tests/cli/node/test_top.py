@@ -20,7 +20,7 @@ from rich.console import Console
 
 from index_service.extensions import SavedPosition
 from stream_client import blocking
-from stream_client.blocking.positions import SavedIndexes
+from stream_client.blocking import SavedIndexes
 from stream_node.cli.output import duration_text, size_text
 from stream_node.node.node_status import NodeStatus
 from stream_node.node.process import NodeProcess

@@ -13,9 +13,17 @@ from typing import Any, cast
 
 import pytest
 
-from stream_client import FromEnd, Header, InvalidArgument, PartitionedStream, RequestRefused, Retention, Stream
+from stream_client import (
+    FromEnd,
+    Header,
+    InvalidArgument,
+    PartitionedStream,
+    RequestRefused,
+    Retention,
+    Stream,
+    blocking,
+)
 from stream_client.arguments import BytesLike, to_address
-from stream_client.blocking import streams as blocking_streams
 from stream_client.consume.options import ConsumerOptions
 from tests.client.shells import Tools, World
 
@@ -223,9 +231,9 @@ def test_objects_tell_what_they_are(world: World) -> None:
         Stream.consumer,
         PartitionedStream.consumer,
         PartitionedStream.shared_consumer,
-        blocking_streams.Stream.consumer,
-        blocking_streams.PartitionedStream.consumer,
-        blocking_streams.PartitionedStream.shared_consumer,
+        blocking.Stream.consumer,
+        blocking.PartitionedStream.consumer,
+        blocking.PartitionedStream.shared_consumer,
     ],
 )
 def test_help_shows_every_option_with_its_default(function: Any) -> None:

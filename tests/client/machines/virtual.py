@@ -14,7 +14,7 @@ from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.session import ClientSession
-from stream_client.shell.async_shell import AsyncShell
+from stream_client.shell.base_shell import BaseShell
 from tests.client.machines.far_end import FarEnd
 from tests.client.shells import drive
 
@@ -60,6 +60,8 @@ class Clock:
 class VirtualShell:
     """Sends what the core has to a function, and gives it the answers. patience_s: how long a call may take at most."""
 
+    is_blocking = False
+
     def __init__(self, clock: Clock, node: Callable[[Message], Answers], *, patience_s: float = 100.0) -> None:
         self.core = ClientCore()
         self.clock = clock
@@ -74,7 +76,7 @@ class VirtualShell:
         return drive(coroutine)
 
     def client(self, *, answer_timeout_s: float | None = 30.0) -> StreamClient:
-        return StreamClient(ClientSession("virtual", self.core, cast("AsyncShell", self), answer_timeout_s))
+        return StreamClient(ClientSession("virtual", self.core, cast("BaseShell", self), answer_timeout_s))
 
     def exchange(self) -> None:
         """Deliver everything that is under way."""

@@ -23,7 +23,7 @@ from typing import Any
 from block_node.backfill.state import save_target
 from block_node.blocks.files import read_items
 from stream_client import Retention, blocking
-from stream_client.blocking.positions import SavedIndexes
+from stream_client.blocking import SavedIndexes
 from stream_node.node.process import NodeProcess
 from stream_service.stored import INSERT_FALL
 from stream_storage.contract import Append, Operation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock, PublishSettings
-from block_node.client.blocking.client import connect
+from block_node.client.blocking import connect
 from block_node.persist.mark import STREAM_PREFIX, key_of
 from stream_client import Reconnect
 from stream_node.fleet.cluster.view import shard_of

@@ -17,7 +17,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from block_node.blocks.generator import BlockShape
 from block_node.blocks.keys import SigningKeys
-from block_node.client.blocking.client import connect
+from block_node.client.blocking import connect
 from stream_client import blocking
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
 from tests.stream_node.fleet.cluster.block_users import (

@@ -1,0 +1,48 @@
+"""The objects of the blocking client of block nodes. Those of the async client explain their methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from block_node.client import client as async_client
+from block_node.client.publish_sessions import ANSWER_S_MAX
+from block_node.client.subscribing import ReceivedBlock, SubscriptionEvent
+from stream_client.blocking import StreamClient
+from stream_client.blocking.driving import Twin, TwinIterator, blocking, iterating, like, opening, same
+
+
+class BlockPublisher(Twin[async_client.BlockPublisher]):
+    sessions: int
+    compared: int
+    acknowledged: int | None
+    kept: int
+    send = blocking(async_client.BlockPublisher.send)
+    flush = blocking(async_client.BlockPublisher.flush)
+    close = same(async_client.BlockPublisher.close)
+    abort = same(async_client.BlockPublisher.abort)
+
+
+class Subscription(TwinIterator[async_client.Subscription, SubscriptionEvent]):
+    connections: int
+    begin = blocking(async_client.Subscription.begin)
+    close = same(async_client.Subscription.close)
+
+
+class WholeBlocks(TwinIterator[async_client.WholeBlocks, ReceivedBlock]):
+    pass
+
+
+class BlockClient(Twin[async_client.BlockClient]):
+    publisher = same(opening(async_client.BlockClient.publisher, BlockPublisher._of))
+    subscribe_events = same(opening(async_client.BlockClient.subscribe_events, Subscription._of))
+    subscribe = same(opening(async_client.BlockClient.subscribe, WholeBlocks._of))
+    status = blocking(async_client.BlockClient.status)
+    get = blocking(async_client.BlockClient.get)
+    get_parts = same(iterating(async_client.BlockClient.get_parts))
+
+    @like(async_client.BlockClient.__init__)
+    def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._twin = async_client.BlockClient([each._twin for each in clients], answer_s_max=answer_s_max)
+
+
+connect = opening(async_client.connect, BlockClient._of)

@@ -1,0 +1,179 @@
+"""Makes the blocking half of a client from its async half: each blocking object, a twin, has an async object whose
+coroutines it runs to their end.
+
+The coroutines of the async client wait only through the client's shell. A `BlockingShell` waits inside its coroutines,
+which never suspend, so a coroutine ends with its first step. A type checker and `help()` see the parameters, the
+defaults and the result of the async method.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import wraps
+from operator import attrgetter
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_origin
+
+from stream_client.connecting import SHELL
+from stream_client.shell.blocking_shell import BlockingShell
+from stream_client.shell.dial import run_now
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+
+
+class Method(Generic[P, R]):
+    """The type of the methods that this module makes: functions of a twin, with the parameters of the async method."""
+
+    def __get__(self, twin: object, owner: type | None = None) -> Callable[P, R]:
+        raise NotImplementedError  # They are functions, which Python binds to the twin.
+
+
+class Twin(Generic[A]):
+    """The base class of blocking objects. The attributes that a subclass declares are those of the async object."""
+
+    _twin: A
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        arguments = [each for base in cls.__dict__.get("__orig_bases__", ()) for each in get_args(base)]
+        # A subclass that a program makes has attributes of its own.
+        if not arguments:
+            return
+        of = get_origin(arguments[0]) or arguments[0]
+        cls.__doc__ = cls.__doc__ or of.__doc__
+        for name in cls.__annotations__:
+            known = getattr(of, name, None)
+            doc = known.__doc__ if isinstance(known, property) else None
+            setattr(cls, name, property(attrgetter(f"_twin.{name}"), doc=doc or ""))
+
+    @classmethod
+    def _of(cls, twin: A) -> Self:
+        """Returns the blocking object of an async object."""
+        made = cls.__new__(cls)
+        made._twin = twin
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self._twin)
+
+
+class TwinContext(Twin[A]):
+    """The blocking object of an async context manager."""
+
+    def __enter__(self) -> Self:
+        run_now(cast("Any", self._twin).__aenter__())
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        run_now(cast("Any", self._twin).__aexit__(*raised))
+
+
+class TwinIterator(Twin[A], Generic[A, R]):
+    """The blocking object of an async iterator."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> R:
+        try:
+            item: R = run_now(cast("Any", self._twin).__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return item
+
+
+def like(method: Callable[..., Any]) -> Callable[[F], F]:
+    """Gives a function the signature and the docstring that `help()` shows for this async one."""
+    return cast("Callable[[F], F]", wraps(method))
+
+
+def same(method: Callable[Concatenate[Any, P], R]) -> Method[P, R]:
+    """Returns a method that calls this one of the async object, which does not wait."""
+
+    @wraps(method)
+    def call(self: Twin[Any], *arguments: P.args, **named: P.kwargs) -> R:
+        return method(self._twin, *arguments, **named)
+
+    return cast("Method[P, R]", call)
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
+    """Returns a method that calls this one of the async object, and waits for its result."""
+
+    @wraps(method)
+    def call(self: Twin[Any], *arguments: P.args, **named: P.kwargs) -> R:
+        return run_now(method(self._twin, *arguments, **named))
+
+    return cast("Method[P, R]", call)
+
+
+def shown(show: Callable[[A], B], method: Method[P, A]) -> Method[P, B]:
+    """Returns a method that passes the result of `method`, an async object, through `show`, which makes its twin."""
+    function = cast("Callable[..., A]", method)
+
+    @wraps(function)
+    def call(self: Twin[Any], *arguments: P.args, **named: P.kwargs) -> B:
+        return show(function(self, *arguments, **named))
+
+    return cast("Method[P, B]", call)
+
+
+def opening(
+    open_async: Callable[P, AbstractAsyncContextManager[A]], show: Callable[[A], B]
+) -> Callable[P, AbstractContextManager[B]]:
+    """Returns the blocking form of a function that opens an async context manager. show: makes the twin of its
+    value."""
+
+    @contextmanager
+    @wraps(open_async)
+    def opened(*arguments: P.args, **named: P.kwargs) -> Iterator[B]:
+        manager = open_async(*arguments, **named)
+        with _without_loop():
+            entered = run_now(cast("Any", manager).__aenter__())
+        try:
+            yield show(entered)
+        except BaseException as error:
+            if not run_now(cast("Any", manager).__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            run_now(cast("Any", manager).__aexit__(None, None, None))
+
+    return opened
+
+
+def iterating(generate: Callable[P, AsyncIterator[R]]) -> Callable[P, Iterator[R]]:
+    """Returns the blocking form of a function that is an async generator."""
+
+    @wraps(generate)
+    def generated(*arguments: P.args, **named: P.kwargs) -> Iterator[R]:
+        items = cast("Any", generate(*arguments, **named))
+        try:
+            while True:
+                with _without_loop():
+                    following = items.__anext__()
+                yield run_now(following)
+        except StopAsyncIteration:
+            return
+        finally:
+            run_now(items.aclose())
+
+    return generated
+
+
+@contextmanager
+def _without_loop() -> Iterator[None]:
+    """Makes `connect` choose the BlockingShell, and keeps an event loop of this thread, such as that of a notebook,
+    from ending the generators that begin in this block."""
+    hooks = sys.get_asyncgen_hooks()
+    before = SHELL.set(BlockingShell)
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+        SHELL.reset(before)
