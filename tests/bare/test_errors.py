@@ -48,6 +48,7 @@ DECODE: list[tuple[Any, str, str]] = [
     (list[bool], "03000102", "bool must start with 00 or 01, not 02 - at byte 3, $[2]"),
     (list[bare.U16], "03000102", "list of 3 needs at least 6 bytes and has 3 - at byte 1, $"),
     (FIXED, "01", "list of 2 needs at least 2 bytes and has 1 - at byte 0, $"),
+    (list[FIXED], "03000102", "list of 3 needs at least 6 bytes and has 3 - at byte 1, $"),
     (FIXED, "01610162", ""),
     (FIXED, "0161ff", "length ends in the middle - at byte 2, $[1]"),
     (list[str], "80", "list count ends in the middle - at byte 0, $"),
