@@ -2,7 +2,7 @@
 
 Everybody who may write to a stream can choose the messages that a page decodes in the node's event loop, and a hundred
 bytes can stand for billions of values: by references to earlier values, compression, arrays of values without bytes,
-and types that contain themselves. `check_cbor` and `check_avro` refuse such data without decoding it.
+and types that contain themselves. cbor2 refuses such data while it decodes them, and `check_avro` before.
 
 Decoded values look like JSON, with the diagnostic notation of CBOR (RFC 8949, section 8) for values that JSON lacks, so
 that no value looks like another one:
@@ -101,11 +101,28 @@ def _json(data: bytes) -> str:
     return _printable(msgspec.json.format(stripped, indent=2).decode())
 
 
+CBOR_DEPTH_MAX = 64
+CBOR_TAGS = frozenset({0, 1, 2, 3, 24, 32, 33, 34, 37, 55_799})
+"""The tags that are decoded, such as for times, large integers and texts. Tags for references and arithmetic are
+refused."""
+
+
+class _CborTags(dict[int, Any]):
+    """The decoders of CBOR tags that replace those of cbor2: none, but an error for every tag not in CBOR_TAGS."""
+
+    def __missing__(self, tag: int) -> Any:
+        if tag in CBOR_TAGS:
+            raise KeyError(tag)
+        raise ValueError(f"values with the tag {tag} are not decoded")
+
+
 def _cbor(data: bytes) -> str:
-    check_cbor(data)
     cbor2 = _library("cbor2")
     source = io.BytesIO(data)
-    value = cbor2.load(source)
+    try:
+        value = cbor2.load(source, max_depth=CBOR_DEPTH_MAX, semantic_decoders=_CborTags())
+    except cbor2.CBORDecodeError as error:
+        raise _NotDecoded(str(error.__cause__ or error)) from error
     if source.tell() != len(data):
         raise _NotDecoded(f"{len(data) - source.tell():,} bytes follow the first value")
     return _value(value)
@@ -213,60 +230,12 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-CBOR_DEPTH_MAX = 64
-CBOR_TAGS = frozenset({0, 1, 2, 3, 24, 32, 33, 34, 37, 55_799})
-"""The tags that are decoded, such as for times, large integers and texts. Tags for references and arithmetic are
-refused."""
 AVRO_DEPTH_MAX = 50
 AVRO_WORK_MAX = 2_000
 """The most values that one record may have outside of its arrays and maps."""
 AVRO_BYTE_WORK_MAX = 20
 """The most values that one byte of an array or a map may stand for."""
-_CBOR_ENDLESS = -1
 _PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
-
-
-def check_cbor(data: bytes) -> None:
-    """Raises ValueError if CBOR data has tags that are not decoded, is nested too deeply, or ends too early."""
-    # For each open value, the number of its inner values that are still to come. A tag has one inner value.
-    open_values = [1]
-    at = 0
-    while open_values:
-        if not open_values[-1]:
-            open_values.pop()
-            continue
-        if at >= len(data):
-            raise ValueError("the data is cut")
-        major, info = data[at] >> 5, data[at] & 31
-        at += 1
-        number = info
-        if 24 <= info < 28:
-            size = 1 << (info - 24)
-            number = int.from_bytes(data[at : at + size], "big")
-            at += size
-        elif info >= 28 and not (info == 31 and major in (2, 3, 4, 5, 7)):
-            raise ValueError("a length is not valid")
-        is_endless = info == 31
-        if is_endless and major == 7:
-            if open_values.pop() != _CBOR_ENDLESS:
-                raise ValueError("the end of a value is not valid")
-            continue
-        if open_values[-1] != _CBOR_ENDLESS:
-            open_values[-1] -= 1
-        if is_endless:
-            open_values.append(_CBOR_ENDLESS)
-        elif major in (2, 3):
-            at += number
-        elif major in (4, 5):
-            open_values.append(number * (major - 3))
-        elif major == 6:
-            if number not in CBOR_TAGS:
-                raise ValueError(f"values with the tag {number} are not decoded")
-            open_values.append(1)
-        if len(open_values) > CBOR_DEPTH_MAX:
-            raise ValueError(f"values are nested more than {CBOR_DEPTH_MAX} deep")
-    if at > len(data):
-        raise ValueError("the data is cut")
 
 
 def check_avro(codec: str, schema: Any) -> None:
