@@ -18,7 +18,7 @@ from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
 from stream_client import ClientError, StreamClient
 from stream_node.doors.dashboard.listing import show_rows
-from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, OPERATOR, DashboardPage, check_typed
+from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, OPERATOR, DashboardPage
 from stream_node.doors.dashboard.rendering import clock, number
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.fleet.cluster.member import PeerStatistics
@@ -130,7 +130,7 @@ async def show_connections(page: DashboardPage) -> Response:
 
 
 async def close(page: DashboardPage) -> Response:
-    who = (await page.form()).get("who", "")
+    who = page.get("who")
     async with page.client() as client:
         closed = (
             await client.session.ask(NODE_CONNECTIONS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))
@@ -193,10 +193,9 @@ async def show_cluster(page: DashboardPage) -> Response:
 
 async def drain(page: DashboardPage) -> Response:
     """Makes a member give its shards away, if its name was typed again; or take shards again."""
-    fields = await page.form()
-    name, leaves = fields.get("member", ""), fields.get("act") != "undo"
+    name, leaves = page.get("member"), page.get("act") != "undo"
     if leaves:
-        check_typed(fields, name)
+        page.check_typed(name)
     async with page.client() as client:
         await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, name, leaves))
     return page.go("/cluster", done=f"{name} {'gives its shards away' if leaves else 'takes shards again'}.")
@@ -276,11 +275,10 @@ async def show_mirrors(page: DashboardPage) -> Response:
 
 async def promote(page: DashboardPage) -> Response:
     """Makes a mirror a primary. Without its source, the name must have been typed again."""
-    fields = await page.form()
-    name, force = fields.get("name", ""), fields.get("force") == "1"
-    goes_on = force and fields.get("source_goes_on") == "1"
+    name, force = page.get("name"), page.get("force") == "1"
+    goes_on = force and page.get("source_goes_on") == "1"
     if force:
-        check_typed(fields, name)
+        page.check_typed(name)
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
     # The node reports the end of our own promotion by this number, and no earlier promotion has the number.
     promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
@@ -308,9 +306,8 @@ async def promote(page: DashboardPage) -> Response:
 
 async def remove(page: DashboardPage) -> Response:
     """Makes a mirror stop following, or a primary stop fencing, if the name of the stream was typed again."""
-    fields = await page.form()
-    name = fields.get("name", "")
-    check_typed(fields, name)
+    name = page.get("name")
+    page.check_typed(name)
     async with page.client() as client:
         await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, name))
     return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")

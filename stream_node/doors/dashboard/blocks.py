@@ -153,7 +153,7 @@ class HeadChange(NamedTuple):
 
 
 async def show_forks(page: DashboardPage) -> Response:
-    name = page.query.get("stream", "")
+    name = page.get("stream")
     page.need(Right.READ, name)
     found: list[ForkBlock] = []
     async with page.client() as client:

@@ -142,6 +142,8 @@ class Dashboard:
             visit = await self._sessions.visit(call.request, trio.current_time())
             page = DashboardPage(call, visit, self._sessions)
             try:
+                if call.endpoint.method == "POST":
+                    await page.read_form()
                 response = await function(page)
             except Problem as problem:
                 response = show_problem(page, problem)
@@ -158,15 +160,12 @@ class Dashboard:
         return answer
 
     async def _show_sign_in(self, page: DashboardPage) -> Response:
-        return page.show("sign_in.html", refusal="", target=_local(page.query.get("to", "")))
+        return page.show("sign_in.html", refusal="", target=_local(page.get("to")))
 
     async def _sign_in(self, page: DashboardPage) -> Response:
-        fields = await page.form()
-        target = _local(fields.get("to", ""))
+        target = _local(page.get("to"))
         try:
-            session = await self._sessions.sign_in(
-                page.call.request, page.visit, fields.get("token", "").strip(), trio.current_time()
-            )
+            session = await self._sessions.sign_in(page, page.get("token").strip(), trio.current_time())
         except Problem as problem:
             return page.show("sign_in.html", problem.status, refusal=problem.detail, target=target)
         response = RedirectResponse(PATH + target, 303)
@@ -174,7 +173,6 @@ class Dashboard:
         return response
 
     async def _sign_out(self, page: DashboardPage) -> Response:
-        await page.form()
         self._sessions.sign_out(page.visit)
         return page.go("/sign-in", done="You have signed out.")
 

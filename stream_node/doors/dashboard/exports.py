@@ -82,7 +82,7 @@ def _folders(page: DashboardPage) -> tuple[str, ...]:
 
 def _folder(page: DashboardPage) -> str:
     """Returns the folder that the user asks for. Only the folders of the setting are ever opened."""
-    wanted = page.query.get("folder", "")
+    wanted = page.get("folder")
     if wanted not in _folders(page):
         raise Problem(404, "no-such-export", f"the setting export_folders does not name {wanted[:200]!r}")
     return wanted

@@ -45,8 +45,8 @@ class MessageRow(msgspec.Struct, frozen=True):
 async def show_messages(page: DashboardPage) -> Response:
     """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
-    start = begin_of(page.query.get("start", "").strip() or "first")
-    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
+    start = begin_of(page.get("start").strip() or "first")
+    match = Match.of(*(page.get(each) for each in ("key", "header", "content")))
     async with page.client() as client:
         whole = await client.get_stream(name)
         stream = whole.get_partition(number)
@@ -58,7 +58,7 @@ async def show_messages(page: DashboardPage) -> Response:
         else:
             end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
             rows, after = await _search(page, stream, first, end, view, match)
-    search = {each: page.query.get(each, "") for each in ("key", "header", "content")}
+    search = {each: page.get(each) for each in ("key", "header", "content")}
     return page.show(
         "messages.html",
         stream=name,
@@ -75,8 +75,8 @@ async def show_messages(page: DashboardPage) -> Response:
         last=max(info.first_index, info.next_index - ROWS),
         view=view,
         views=VIEWS,
-        start=page.query.get("start", ""),
-        follows=bool(page.query.get("follow")),
+        start=page.get("start"),
+        follows=bool(page.get("follow")),
         may_write=page.may(Right.WRITE, name),
     )
 
@@ -84,7 +84,7 @@ async def show_messages(page: DashboardPage) -> Response:
 async def save_messages(page: DashboardPage) -> Response:
     """Sends the messages with these indexes as a file, which `stream-node push --ndjson` reads."""
     name, number, _ = _place(page)
-    indexes = [number_of({"indexes": each}, "indexes") for each in page.query.get("indexes", "").split(",")]
+    indexes = [number_of(each, "indexes") for each in page.get("indexes").split(",")]
     if len(indexes) > ROWS:
         raise Problem(400, "invalid-request", f"a file of this page has at most {ROWS} messages")
     async with page.client() as client:
@@ -263,10 +263,10 @@ def shown_bytes(value: bytes) -> str:
 
 
 def _place(page: DashboardPage) -> tuple[str, int, str]:
-    view = page.query.get("view", "auto")
+    view = page.get("view", "auto")
     if view not in VIEWS:
         raise Problem(400, "invalid-request", f"messages are shown as {', '.join(VIEWS)}, not as {view[:40]!r}")
-    name = page.query.get("stream", "")
+    name = page.get("stream")
     page.need(Right.READ, name)
     return name, page.count("partition", 0), view
 

@@ -196,7 +196,7 @@ class Trends:
 
     async def send_stream(self, page: DashboardPage) -> Response:
         """Sends a stream's times, written messages per second, and largest visible lag, as JSON."""
-        name = page.query.get("name", "")
+        name = page.get("name")
         page.need(STREAM_RIGHTS, name)
         points = []
         for before, look in pairwise(self._looks):
@@ -208,7 +208,7 @@ class Trends:
 
     async def send_consumer(self, page: DashboardPage) -> Response:
         """Sends a consumer's times, lag, and messages per second written and read, as JSON."""
-        client_id, name = page.query.get("client", ""), page.query.get("stream", "")
+        client_id, name = page.get("client"), page.get("stream")
         page.need(Right.INDEX, client_id)
         page.need(STREAM_RIGHTS, name)
         points = []

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -19,9 +19,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 
 from ockam.identity.authenticator import Authenticator
-from ockam.identity.gate import DENIED
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.rules.rights import EVERY_NAME, Demand, Right, rights_text
+from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.rendering import link, render
@@ -98,11 +97,11 @@ class Sessions:
         if not hmac.compare_digest(visit.csrf.encode(), sent.encode()):
             raise Problem(403, "old-form", "this form is not of your session; load its page again, and send it again")
 
-    async def sign_in(self, request: HTTPConnection, visit: Visit, token: str, now_s: float) -> str:
+    async def sign_in(self, page: DashboardPage, token: str, now_s: float) -> str:
         """Judges a token. Returns the id of the new session. Raises Problem if the token is refused."""
-        identity = (await judge_token(token, request, self._authenticator)).identity
+        identity = (await judge_token(token, page.call.request, self._authenticator)).identity
         # A new id, so that a cookie that somebody else has put into the browser is worth nothing.
-        self._signed_in.pop(visit.session, None)
+        self._signed_in.pop(page.visit.session, None)
         session = secrets.token_urlsafe(32)
         own = [each for each, signed_in in self._signed_in.items() if signed_in.identity == identity]
         for each in own[: max(0, len(own) + 1 - SESSIONS_OF_ONE_MAX)]:
@@ -150,26 +149,52 @@ class DashboardPage:
         self.call = call._replace(caller=visit.caller)
         self.call.count_for(visit.caller)
         self.visit = visit
-        self.query = _Query(call.request.query_params)
         self.client = self.call.client
         self._sessions = sessions
+        self._given: Mapping[str, str] = call.request.query_params
+        self._asked: set[str] = set()
 
     @property
     def is_part(self) -> bool:
         return "hx-request" in self.call.request.headers
 
+    # The query, or the form of a request that changes something.
+
+    async def read_form(self) -> None:
+        """Puts the fields of the form in the place of the query. Raises Problem if the form is not valid, or does not
+        belong to this session."""
+        try:
+            body = (await read_small(self.call.request, FORM_BYTES_MAX)).decode()
+            self._given = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        except ValueError as error:
+            raise Problem(400, "invalid-request", f"this is no form: {error}") from error
+        self._sessions.check(self.visit, self.get("csrf"))
+
+    def get(self, name: str, default: str = "") -> str:
+        """Returns a parameter of the query, or a field of the form."""
+        self._asked.add(name)
+        return self._given.get(name, default)
+
+    def whole(self, name: str) -> int:
+        return number_of(self.get(name), name)
+
+    def check_typed(self, name: str) -> None:
+        """Raises Problem unless the name of what the form destroys or moves was typed again."""
+        if self.get("typed") != name or not name:
+            raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
+
     def count(self, name: str, default: int, most: int = COUNT_MAX) -> int:
-        """Returns a whole number from the query, at most `most`. Raises Problem for any other text."""
-        if not self.query.get(name, "").strip():
+        """Returns a whole number of the query, at most `most`. Raises Problem for any other text."""
+        if not self.get(name).strip():
             return default
-        number = number_of(self.query, name)
+        number = self.whole(name)
         if number > COUNT_MAX:
             raise Problem(400, "invalid-request", f"{name} is {number}, and at most {COUNT_MAX} is possible")
         return min(number, most)
 
     def number(self, name: str, default: float = 0.0) -> float:
         try:
-            return float(self.query.get(name, default))
+            return float(self.get(name, str(default)))
         except ValueError:
             raise Problem(400, "invalid-request", f"{name} must be a number") from None
 
@@ -181,46 +206,27 @@ class DashboardPage:
 
     def need(self, rights: Right, name: str | None = None) -> None:
         """Raises Problem if the user has none of the rights. The refusal is counted and audited."""
-        authorizer = self.call.parts.authorizer
-        if authorizer is None:
-            return
-        demand = Demand(rights, name)
-        request = f"{self.call.request.method} {self.call.request.url.path}"
-        decision = authorizer.decide(self.visit.caller.origin, demand, request, is_act=False)
-        if not decision.allowed:
-            raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
+        self.call.check(Demand(rights, name))
 
     def edges(self, rights: Right) -> list[str]:
         """Returns the bounds of the names on which the user has one of the rights (`Grants.edges`)."""
         authorizer = self.call.parts.authorizer
         return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
 
-    # The form of a request that changes something.
-
-    async def form(self) -> dict[str, str]:
-        """Returns the fields of a form. Raises Problem if the form is not valid or does not belong to this session."""
-        try:
-            body = (await read_small(self.call.request, FORM_BYTES_MAX)).decode()
-            fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
-        except ValueError as error:
-            raise Problem(400, "invalid-request", f"this is no form: {error}") from error
-        self._sessions.check(self.visit, fields.get("csrf", ""))
-        return fields
-
     # Answers.
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
         """Returns a page made of a template and its variables. Raises Problem if the query has a parameter that
         the page has not asked for."""
-        visit, done = self.visit, self.query.get("done", "")
+        visit, done = self.visit, self.get("done")
         # Only a text that this node has written for this session is shown.
         seal = self._sessions.seal(visit.session, done)
-        if not hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()):
+        if not hmac.compare_digest(seal.encode(), self.get("seal").encode()):
             done = ""
         # By now the page has asked for each parameter that it knows.
-        unknown = next((name for name in self.query if name not in self.query.used), None)
+        unknown = next((name for name in self.call.request.query_params if name not in self._asked), None)
         if unknown is not None and status == 200:
-            known = ", ".join(sorted(self.query.used - {"done", "seal"})) or "none"
+            known = ", ".join(sorted(self._asked - {"done", "seal"})) or "none"
             detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
             raise Problem(400, "invalid-request", detail)
         frame = {
@@ -262,26 +268,8 @@ class DashboardPage:
         return [entry for is_shown, *entry in pages if is_shown]
 
 
-class _Query(Mapping[str, str]):
-    """The parameters of a query. used: the names that the page has asked for."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-        self.used: set[str] = set()
-
-    def __getitem__(self, name: str) -> str:
-        self.used.add(name)
-        return self._given[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-
-def number_of(fields: Mapping[str, str], name: str) -> int:
-    text = fields.get(name, "").replace(",", "").strip()
+def number_of(text: str, name: str) -> int:
+    text = text.replace(",", "").strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 20:
         raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
@@ -293,12 +281,6 @@ def begin_of(text: str) -> StartLike:
         return parse_start(text.strip().replace(",", ""), datetime.now(UTC))
     except UsageError as error:
         raise Problem(400, "invalid-request", str(error)) from error
-
-
-def check_typed(fields: Mapping[str, str], name: str) -> None:
-    """Raises Problem unless the name of what a form destroys or moves was typed again."""
-    if fields.get("typed", "") != name or not name:
-        raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 
 
 def show_problem(page: DashboardPage, problem: Problem) -> Response:

@@ -13,7 +13,7 @@ from stream_client import ClientError, Retention, StreamClient, StreamInfo, Stre
 from stream_node.care.unread import count_unread
 from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.doors.dashboard import listing
-from stream_node.doors.dashboard.page import DashboardPage, begin_of, check_typed, number_of
+from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
@@ -31,7 +31,7 @@ PARTITIONS_MADE_MAX = 1_000
 
 
 async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
-    search, order = page.query.get("search", ""), page.query.get("order", "name")
+    search, order = page.get("search"), page.get("order", "name")
     if order not in ORDERS:
         raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
     page.need(STREAM_RIGHTS)
@@ -56,7 +56,7 @@ async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
 
 
 async def show(rates_of: Rates, page: DashboardPage) -> Response:
-    name = page.query.get("name", "")
+    name = page.get("name")
     page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
     async with page.client() as client:
         infos = await listing.list_infos(client, name)
@@ -82,8 +82,7 @@ async def show(rates_of: Rates, page: DashboardPage) -> Response:
 
 
 async def create(page: DashboardPage) -> Response:
-    fields = await page.form()
-    name, partitions = fields.get("name", ""), number_of(fields, "partitions")
+    name, partitions = page.get("name"), page.whole("partitions")
     if not 1 <= partitions <= PARTITIONS_MADE_MAX:
         detail = f"the number of partitions is from 1 to {PARTITIONS_MADE_MAX:,}"
         raise Problem(400, "invalid-request", detail)
@@ -94,11 +93,10 @@ async def create(page: DashboardPage) -> Response:
 
 async def push(page: DashboardPage) -> Response:
     """Pushes one message. Without a partition, the key chooses it; without a key, it is chosen at random."""
-    fields = await page.form()
-    name = fields.get("name", "")
-    number = number_of(fields, "partition") if fields.get("partition") else None
-    data = _data(fields.get("data", ""), fields.get("form", "text"))
-    key = fields.get("key", "").encode() or None
+    name = page.get("name")
+    number = page.whole("partition") if page.get("partition") else None
+    data = _data(page.get("data"), page.get("form", "text"))
+    key = page.get("key").encode() or None
     async with page.client() as client:
         stream = await client.get_stream(name)
         if number is not None:
@@ -111,9 +109,8 @@ async def push(page: DashboardPage) -> Response:
 
 
 async def set_retention(page: DashboardPage) -> Response:
-    fields = await page.form()
-    name = fields.get("name", "")
-    retention = None if fields.get("default") else _retention(fields)
+    name = page.get("name")
+    retention = None if page.get("default") else _retention(page)
     async with page.client() as client:
         for partition in (await client.get_stream(name)).partitions:
             await partition.set_retention(retention)
@@ -121,19 +118,17 @@ async def set_retention(page: DashboardPage) -> Response:
 
 
 async def truncate(page: DashboardPage) -> Response:
-    fields = await page.form()
-    name = fields.get("name", "")
-    check_typed(fields, name)
-    partition, before = number_of(fields, "partition"), number_of(fields, "before")
+    name = page.get("name")
+    page.check_typed(name)
+    partition, before = page.whole("partition"), page.whole("before")
     async with page.client() as client:
         answer = await (await client.get_stream(name)).get_partition(partition).truncate(before)
     return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
 
 
 async def delete(page: DashboardPage) -> Response:
-    fields = await page.form()
-    name = fields.get("name", "")
-    check_typed(fields, name)
+    name = page.get("name")
+    page.check_typed(name)
     async with page.client() as client:
         deleted = await (await client.get_stream(name)).delete()
     return page.go("/streams", done=f"The stream {name} is deleted, with {deleted:,} messages.")
@@ -149,8 +144,8 @@ def _data(text: str, form: str) -> bytes:
         raise Problem(400, "invalid-request", "this is not hexadecimal: write two digits for each byte") from error
 
 
-def _retention(fields: dict[str, str]) -> Retention:
-    age, messages, size = (fields.get(name, "").strip() for name in ("age", "messages", "size"))
+def _retention(page: DashboardPage) -> Retention:
+    age, messages, size = (page.get(name).strip() for name in ("age", "messages", "size"))
     if messages and not (messages.isascii() and messages.isdecimal() and len(messages) < 19):
         raise Problem(400, "invalid-request", "the number of messages to keep must be a whole number")
     try:
@@ -164,7 +159,7 @@ def _retention(fields: dict[str, str]) -> Retention:
 
 
 async def show_consumers(page: DashboardPage) -> Response:
-    search, first = page.query.get("search", ""), page.count("first", 0)
+    search, first = page.get("search"), page.count("first", 0)
     page.need(Right.INDEX)
     asked = listing.Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
     async with page.client() as client:
@@ -181,7 +176,7 @@ async def show_consumers(page: DashboardPage) -> Response:
 
 
 async def show_consumer(page: DashboardPage) -> Response:
-    client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
+    client_id, stream = page.get("client"), page.get("stream")
     async with page.client() as client:
         saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
         if not saved:
@@ -214,13 +209,12 @@ class ChangeRow(NamedTuple):
 
 async def preview_position(page: DashboardPage) -> Response:
     """Shows what a change of a position would do, and changes nothing. Its form sets exactly these positions."""
-    fields = await page.form()
-    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    client_id, stream = page.get("client"), page.get("stream")
     async with page.client() as client:
         saved = {
             each.partition: each for each in await listing.list_saved(client, stream_name=stream, client_id=client_id)
         }
-        places = await _places(client, stream, fields)
+        places = await _places(client, stream, page)
     rows = []
     for info, index in places:
         position = saved.get(info.partition)
@@ -247,11 +241,10 @@ async def preview_position(page: DashboardPage) -> Response:
 
 async def change_position(page: DashboardPage) -> Response:
     """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
-    fields = await page.form()
-    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    client_id, stream = page.get("client"), page.get("stream")
     async with page.client() as client:
         # Every partition is checked before the first position is set.
-        places = await _places(client, stream, fields)
+        places = await _places(client, stream, page)
         told: list[str] = []
         try:
             for info, index in places:
@@ -270,11 +263,11 @@ async def change_position(page: DashboardPage) -> Response:
     return page.go("/consumer", client=client_id, stream=stream, done=done)
 
 
-async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
+async def _places(client: StreamClient, stream: str, page: DashboardPage) -> list[tuple[StreamInfo, int]]:
     """Returns each partition that a form sets, with its new index: from `indexes` (a preview) or from `to`."""
-    fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
-    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
-    start = 0 if fixed else begin_of(fields.get("to", ""))
+    fixed = _fixed(page.get("indexes")) if page.get("indexes") else {}
+    only = None if page.get("partition", "all") == "all" else page.whole("partition")
+    start = 0 if fixed else begin_of(page.get("to"))
     places: list[tuple[StreamInfo, int]] = []
     for each in (await client.get_stream(stream)).partitions:
         if each.partition not in fixed if fixed else only not in (None, each.partition):
@@ -293,13 +286,12 @@ async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> 
 
 def _fixed(text: str) -> dict[int, int]:
     pairs = [each.partition("=") for each in text.split(",")]
-    return {number_of({"indexes": a}, "indexes"): number_of({"indexes": b}, "indexes") for a, _, b in pairs}
+    return {number_of(a, "indexes"): number_of(b, "indexes") for a, _, b in pairs}
 
 
 async def forget_consumer(page: DashboardPage) -> Response:
-    fields = await page.form()
-    client_id, stream = fields.get("client", ""), fields.get("stream", "")
-    check_typed(fields, client_id)
+    client_id, stream = page.get("client"), page.get("stream")
+    page.check_typed(client_id)
     async with page.client() as client:
         saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
         for each in saved:
