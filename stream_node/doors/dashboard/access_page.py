@@ -132,9 +132,7 @@ async def show_connections(page: DashboardPage) -> Response:
 async def close(page: DashboardPage) -> Response:
     who = page.get("who")
     async with page.client() as client:
-        closed = (
-            await client.session.ask(NODE_CONNECTIONS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))
-        ).closed
+        closed = (await client.session.ask(NODE_CONNECTIONS, CLOSE, CloseRequest(0, who, page.call.caller.peer))).closed
     if not closed:
         raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 
+from ockam.actors.message import Origin
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
@@ -25,7 +26,7 @@ from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.rendering import link, render
 from stream_node.doors.http.app import HttpCall
-from stream_node.doors.http.guard import HttpCaller, identify, judge_token, peer_of
+from stream_node.doors.http.guard import identify, judge_token, peer_of
 from stream_node.doors.http.memory import read_small
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import shares_shards
@@ -50,7 +51,7 @@ class Visit(NamedTuple):
     """One request of a browser. session: the id in its cookie, or a new one. csrf: the secret of its forms.
     is_new: whether the browser must be given the cookie. is_signed_in: whether the session has a token."""
 
-    caller: HttpCaller
+    caller: Origin
     session: str
     csrf: str
     is_new: bool

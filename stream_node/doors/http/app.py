@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
+from ockam.actors.message import Origin
 from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import Demand, rights_text
 from ockam.log_rate import LogRate
@@ -23,7 +24,7 @@ from ockam.quotas.usage import party_key
 from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
-from stream_node.doors.http.guard import HttpCaller, identify, peer_of, place_of
+from stream_node.doors.http.guard import identify, peer_of, place_of
 from stream_node.doors.http.memory import Readings, RequestBody, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
 from stream_node.node.inside_clients import InsideClients, KnownPartitions, NoInsideClient
@@ -49,17 +50,17 @@ class HttpCall(NamedTuple):
     """One request. caller: the sender; for an endpoint that `is_open`, as its connection proves it."""
 
     request: Request
-    caller: HttpCaller
+    caller: Origin
     parts: NodeParts
     clients: InsideClients
     known: KnownPartitions
     endpoint: Endpoint
     memory: RequestMemory
 
-    def count_for(self, caller: HttpCaller) -> None:
+    def count_for(self, caller: Origin) -> None:
         """Counts the request also for another identity, which it has proved."""
         place_of(self.request).note_caller(caller.identity)
-        self.memory.count_for(party_key(caller.identity, caller.peer.address))
+        self.memory.count_for(party_key(caller.identity, caller.peer))
 
     def check(self, demand: Demand) -> None:
         """Raises Problem if the rules do not give the caller the right. The refusal is counted and in the audit log."""
@@ -67,7 +68,7 @@ class HttpCall(NamedTuple):
             return
         request = f"{self.endpoint.method} {self.endpoint.path}"
         is_act = self.endpoint.method not in guard.SAFE_METHODS
-        decision = self.parts.authorizer.decide(self.caller.origin, demand, request, is_act=is_act)
+        decision = self.parts.authorizer.decide(self.caller, demand, request, is_act=is_act)
         if not decision.allowed:
             rule = None if decision.rule is None else decision.rule.name
             members = {"right": rights_text(demand.rights), "rule": rule}
@@ -87,7 +88,7 @@ class HttpCall(NamedTuple):
     async def client(self) -> AsyncIterator[StreamClient]:
         """Opens a client of this node with the identity of the caller. Raises Problem if there is no room for it."""
         try:
-            async with self.clients.client(self.caller.identity, self.caller.peer.address) as client:
+            async with self.clients.client(self.caller.identity, self.caller.peer) as client:
                 yield client
         except NoInsideClient as error:
             if error.is_closing:
@@ -128,14 +129,14 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         config, request = self._parts.config, Request(scope)
-        peer = peer_of(request)
-        party = party_key(peer.identity, peer.address)
-        holdings = place_of(request).holdings
+        place, usages = place_of(request), self._parts.node.usages
+        party = party_key(place.peer.identity, place.peer.address)
         # Everything that the request holds is counted from here on, and given back at the end of the block.
-        with RequestMemory(self._parts.node.usages, holdings, party, self._readings, config.pull_bytes_max) as memory:
+        with RequestMemory(
+            usages, place.holdings, party, self._readings, self.bodies, page_bytes=config.pull_bytes_max
+        ) as memory:
             scope[MEMORY] = memory
-            with RequestBody(request, receive, config, self.bodies, party, memory) as body:
-                await self._serve(scope, body, send)
+            await self._serve(scope, RequestBody(request, receive, config, memory), send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
         memory, has_begun = scope[MEMORY], False
@@ -232,7 +233,7 @@ class HttpApp:
             raise too_many_connections(self._parts.config.http_connections_max)
         if endpoint.is_open:
             peer = peer_of(request)
-            caller = HttpCaller(peer.identity, peer)
+            caller = peer.origin(peer.identity)
         else:
             caller = await identify(request, self._parts.authenticator)
         memory: RequestMemory = request.scope[MEMORY]

@@ -1,6 +1,6 @@
-"""Finds out who sends a request (HttpCaller: by a client certificate or a token, else anonymous), and before that
-checks the host that it names and the web site that sent it. Also tells browsers which other web sites may use the paths
-of data (CORS); all other paths stay closed to them.
+"""Finds out who sends a request, by a client certificate or a token, else anonymous. Before that, checks the host that
+the request names and the web site that sent it. Also tells browsers which other web sites may use the paths of data
+(CORS); all other paths stay closed to them.
 
 A web page on this machine can reach a node at the loopback address. The check of the host stops pages whose own name
 now points there (DNS rebinding), and the check of the origin stops all others."""
@@ -166,6 +166,9 @@ class Peer(NamedTuple):
     is_encrypted: bool
     server_host: str
 
+    def origin(self, identity: Identity) -> Origin:
+        return Origin("http", self.address, identity)
+
 
 class ConnectionContext(NamedTuple):
     """A connection, for its requests. is_for_health: it may only ask for the health of a full node.
@@ -178,15 +181,6 @@ class ConnectionContext(NamedTuple):
     note_caller: Callable[[Identity], None]
 
 
-class HttpCaller(NamedTuple):
-    identity: Identity
-    peer: Peer
-
-    @property
-    def origin(self) -> Origin:
-        return Origin("http", self.peer.address, self.identity)
-
-
 def place_of(request: HTTPConnection) -> ConnectionContext:
     place = request.scope["state"][PLACE_STATE]
     assert isinstance(place, ConnectionContext)
@@ -197,12 +191,12 @@ def peer_of(request: HTTPConnection) -> Peer:
     return place_of(request).peer
 
 
-async def identify(request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
+async def identify(request: HTTPConnection, authenticator: Authenticator) -> Origin:
     """Returns the sender of a request. Raises Problem if its token is refused; the refusal is delayed."""
     peer = peer_of(request)
     sent = request.headers.getlist("authorization")
     if not sent:
-        return HttpCaller(peer.identity, peer)
+        return peer.origin(peer.identity)
     scheme, _, text = sent[0].partition(" ")
     text = text.strip()
     if len(sent) > 1 or scheme.lower() != "bearer" or not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
@@ -212,7 +206,7 @@ async def identify(request: HTTPConnection, authenticator: Authenticator) -> Htt
     return await judge_token(text, request, authenticator)
 
 
-async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:
+async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> Origin:
     peer = peer_of(request)
     if not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
         raise _unauthorized("this is no token; it has a wrong length")
@@ -224,7 +218,7 @@ async def judge_token(text: str, request: HTTPConnection, authenticator: Authent
         raise Problem(400, "second-identity", verdict.reason)
     if verdict.identity is None:
         raise _unauthorized(verdict.reason)
-    return HttpCaller(verdict.identity, peer)
+    return peer.origin(verdict.identity)
 
 
 def _unauthorized(detail: str) -> Problem:

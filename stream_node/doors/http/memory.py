@@ -51,13 +51,24 @@ class RequestMemory:
     """The bytes that the node holds for one request: its body, the data for the answer, and the part being sent.
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
-    def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
-        """holdings: of the connection. key: its party (`party_key`). page_bytes: the usual size of a page."""
+    def __init__(
+        self,
+        usages: Usages,
+        holdings: Holdings,
+        key: str,
+        readings: Readings,
+        bodies: Counter[str],
+        *,
+        page_bytes: int,
+    ) -> None:
+        """holdings: of the connection. key: its party (`party_key`). bodies: the held bytes of bodies of each party
+        that holds some. page_bytes: the usual size of a page."""
         self._readings = readings
         self.page_bytes = page_bytes
         self._usages = usages
         self._holdings = holdings
         self._keys = [key]
+        self._bodies = bodies
         self._counted: list[Usage] = []
         self._total_bytes = 0
         self.body_bytes = self.made_bytes = self.sent_bytes = 0
@@ -107,14 +118,23 @@ class RequestMemory:
         self, *, body_bytes: int | None = None, made_bytes: int | None = None, sent_bytes: int | None = None
     ) -> None:
         """Sets the numbers of held bytes from now on. None: that number stays."""
-        before_bytes = self.body_bytes
+        before_bytes, party = self.body_bytes, self._keys[0]
         self.body_bytes = self.body_bytes if body_bytes is None else body_bytes
         self.made_bytes = self.made_bytes if made_bytes is None else made_bytes
         self.sent_bytes = self.sent_bytes if sent_bytes is None else sent_bytes
         self._count(self.body_bytes + self.made_bytes + self.sent_bytes)
+        if self.body_bytes != before_bytes:
+            self._bodies[party] += self.body_bytes - before_bytes
+            if not self._bodies[party]:
+                del self._bodies[party]
         # Last, because this may end the connections that hold most, even this one.
         self._holdings.note_waiting(0 if self._holdings.has_ended else self.body_bytes - before_bytes)
         self._holdings.note(0, self.made_bytes + self.sent_bytes)
+
+    @property
+    def party_body_bytes(self) -> int:
+        """The bytes of all bodies that the node holds for the party of the connection."""
+        return self._bodies[self._keys[0]]
 
     def _count(self, total_bytes: int) -> None:
         # An identity that uses nothing may be forgotten, so it is looked up when something is counted again.
@@ -149,19 +169,10 @@ MEMBERS_MAX = 1_000
 
 
 class RequestBody:
-    """Receives the parts of a body, whose bytes are held until the end of the context.
+    """Receives the parts of a body, whose bytes `memory` counts until the end of the request.
     is_complete: whether all of the body was received, or the peer has gone."""
 
-    def __init__(
-        self,
-        request: Request,
-        receive: Receive,
-        config: Config,
-        bodies: Counter[str],
-        party: str,
-        memory: RequestMemory,
-    ) -> None:
-        """bodies: the held bytes of each party that holds some. party: the sender (`ockam.quotas.usage.party_key`)."""
+    def __init__(self, request: Request, receive: Receive, config: Config, memory: RequestMemory) -> None:
         self._receive = receive
         self._on_complete = place_of(request).note_received
         # Whether the sender waits until its body is wanted.
@@ -170,24 +181,13 @@ class RequestBody:
         self._decoder = _Gunzip() if self._coding in GZIP else None
         # The largest body, also after decoding, and the longest time until its next part.
         self._bytes_max, self._part_s = config.http_body_bytes_max, config.http_body_timeout_s
-        self._bodies = bodies
         self._memory = memory
-        self._party = party
         self._until_s = trio.current_time() + WHOLE_PARTS * self._part_s
         self.size_bytes = 0
         self.is_complete = False
         self._first: Any = None
         self._completed = trio.Event()
         self._gone = trio.Event()
-
-    def __enter__(self) -> RequestBody:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bodies[self._party] -= self._memory.body_bytes
-        if not self._bodies[self._party]:
-            del self._bodies[self._party]
-        self._memory.note(body_bytes=0)
 
     async def receive(self) -> Any:
         """Returns the next event. Raises Problem if the body is too large or slow, or too many bytes are held."""
@@ -219,11 +219,9 @@ class RequestBody:
         return event
 
     def _hold(self, size_bytes: int) -> None:
-        if self._bodies[self._party] + size_bytes > LARGEST_BODIES_PARTY_MAX * self._bytes_max:
+        if self._memory.party_body_bytes + size_bytes > LARGEST_BODIES_PARTY_MAX * self._bytes_max:
             detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
             raise Problem(503, "too-many-bodies", detail, headers=RETRY)
-        if size_bytes:
-            self._bodies[self._party] += size_bytes
         self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
 
     def _decoded(self, part: bytes, *, is_last: bool) -> bytes:

@@ -179,7 +179,7 @@ def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -
         # Another name can have the same hash, and so the same address.
         worker = call.parts.node.find_judge(stream_address(name, number))
         if isinstance(worker, ReadableStream) and worker.identity == (name, number):
-            connection = call.clients.connection_of(call.caller.identity, call.caller.peer.address)
+            connection = call.clients.connection_of(call.caller.identity, call.caller.peer)
             return InsideStream(client.session, handle, connection)
     return Stream(client.session, handle)
 
