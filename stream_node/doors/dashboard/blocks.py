@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 from starlette.responses import Response
 
+from block_node.persist.ranges import BlockRanges
 from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
 from ockam.identity.rules.rights import Right
 from stream_client import FromEnd, RichMessage
@@ -40,8 +41,10 @@ async def show_blocks(page: DashboardPage) -> Response:
     available = _pairs(status.detail.available) if status.detail else []
     stored = _pairs(status.detail.stored) if status.detail else []
     gaps = find_gaps(available)
-    drawn, known = available[-RANGES_MAX:], stored[-RANGES_MAX:]
-    bars = draw_ranges(drawn, known, min(drawn[0][0], known[0][0]), drawn[-1][1]) if available else []
+    bars: list[Bar] = []
+    if available:
+        drawn, known = available[-RANGES_MAX:], stored[-RANGES_MAX:]
+        bars = draw_ranges(BlockRanges(drawn), BlockRanges(known), min(drawn[0][0], known[0][0]), drawn[-1][1])
     return page.show(
         "blocks.html",
         chain=chain,
@@ -78,43 +81,28 @@ class Bar(NamedTuple):
     width: float
 
 
-def draw_ranges(
-    ranges: Sequence[tuple[int, int]], deleted: Sequence[tuple[int, int]], first: int, last: int
-) -> list[Bar]:
+def draw_ranges(readable: BlockRanges, stored: BlockRanges, first: int, last: int) -> list[Bar]:
     """Returns the bars of the blocks from `first` to `last`: at most BARS_MAX parts, neighbours of one state joined.
-    A part is "missing" if one of its blocks is, so that even one missing block is visible.
-    ranges, deleted: ascending inclusive ranges of the blocks that can be read, and that were ever stored."""
+    A part is "missing" if one of its blocks was never stored, so that even one missing block is visible."""
     count = last - first + 1
     step = max(1, -(-count // BARS_MAX))
-    there_in, known_in = _counts(ranges, first, last, step), _counts(deleted, first, last, step)
-    bars: list[Bar] = []
-    for number, (there, known) in enumerate(zip(there_in, known_in, strict=True)):
-        start = first + number * step
+
+    def state_of(start: int) -> str:
         end = min(last, start + step - 1)
-        size = end - start + 1
-        state = "there" if there == size else "missing" if known < size else "deleted"
-        x, width = 1000 * (start - first) / count, 1000 * size / count
-        if bars and bars[-1].state == state:
-            before = bars.pop()
-            bars.append(Bar(before.first, end, state, before.x, before.width + width))
-        else:
-            bars.append(Bar(start, end, state, x, width))
+        if not readable.missing(start, end):
+            return "there"
+        return "missing" if stored.missing(start, end) else "deleted"
+
+    bars = []
+    for state, same in groupby(range(first, last + 1, step), state_of):
+        starts = list(same)
+        begin, end = starts[0], min(last, starts[-1] + step - 1)
+        bars.append(Bar(begin, end, state, 1000 * (begin - first) / count, 1000 * (end - begin + 1) / count))
     return bars
 
 
 def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(before[1] + 1, after[0] - 1) for before, after in pairwise(ranges) if after[0] > before[1] + 1]
-
-
-def _counts(ranges: Sequence[tuple[int, int]], first: int, last: int, step: int) -> list[int]:
-    """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges."""
-    counts = [0] * -(-(last - first + 1) // step)
-    for start, end in ranges:
-        start, end = max(start, first), min(end, last)
-        for number in range((start - first) // step, (end - first) // step + 1 if start <= end else 0):
-            begin = first + number * step
-            counts[number] += min(end, begin + step - 1) - max(start, begin) + 1
-    return counts
 
 
 MESSAGES_MAX = 2_000

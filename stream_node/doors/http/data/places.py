@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -77,35 +76,26 @@ def read_query(request: Request, kind: type[Q]) -> Q:
         raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
     if len(values) != len(pairs):
         raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    missing = next((name for name, field in known.items() if field.required and name not in values), None)
+    if missing is not None:
+        raise Problem(400, "invalid-request", f"the parameter {missing} is missing")
     # Each text is converted to the type of its field, with the bounds of that type.
-    found: dict[str, Any] = {}
-    for name, (field_name, value_type, is_required) in known.items():
-        text = values.get(name)
-        if text is not None:
-            try:
-                found[field_name] = msgspec.convert(text, value_type, strict=False)
-            except msgspec.ValidationError as error:
-                raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
-        elif is_required:
-            raise Problem(400, "invalid-request", f"the parameter {name} is missing")
-    return kind(**found)
+    try:
+        found = msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, name = str(error).removesuffix("`").partition(" - at `$.")
+        reason = reason.replace(" | null", "")
+        raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {reason}") from error
+    # The text "null" is no number, and a parameter that is there is not missing.
+    null = next((name for name in values if getattr(found, known[name].name) is None), None)
+    if null is not None:
+        raise Problem(400, "invalid-request", f"the parameter {null} is wrong: it must not be null")
+    return found
 
 
 @cache
-def _parameters(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
-    """Returns the field, type and need of each parameter. Evaluating the types for each request would be slow."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        field.encode_name: (field.name, _without_none(hints[field.name]), field.required)
-        for field in msgspec.structs.fields(kind)
-    }
-
-
-def _without_none(kind: Any) -> Any:
-    """Otherwise the text "null" would count as a missing parameter."""
-    if isinstance(kind, UnionType) or get_origin(kind) is Union:
-        return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
-    return kind
+def _parameters(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:

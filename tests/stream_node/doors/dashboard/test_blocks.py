@@ -15,6 +15,7 @@ import trio
 
 from block_node.client import BlockRefused
 from block_node.client import connect as connect_blocks
+from block_node.persist.ranges import BlockRanges
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token
 from stream_client import AccessDenied, connect
@@ -29,15 +30,18 @@ from tests.stream_node.doors.http.http_node import http_node
 def test_a_picture_shows_every_hole() -> None:
     """The bars are one row without a gap, a hole of one block in a million is seen, and neighbours are joined."""
     ranges = [(0, 400_000), (400_002, 999_999)]
-    bars = draw_ranges(ranges, ranges, 0, 999_999)
+    bars = draw_ranges(BlockRanges(ranges), BlockRanges(ranges), 0, 999_999)
     assert [bar.state for bar in bars] == ["there", "missing", "there"]
     assert bars[1].first <= 400_001 <= bars[1].last
     assert bars[0].x == 0
     assert sum(bar.width for bar in bars) == pytest.approx(1000)
     assert find_gaps(ranges) == [(400_001, 400_001)]
-    many = [(2 * number, 2 * number) for number in range(10_000)]
+    many = BlockRanges((2 * number, 2 * number) for number in range(10_000))
     assert len(draw_ranges(many, many, 0, 19_998)) <= BARS_MAX
-    assert [bar.state for bar in draw_ranges([(5, 9)], [(0, 9)], 0, 9)] == ["deleted", "there"]
+    assert [bar.state for bar in draw_ranges(BlockRanges([(5, 9)]), BlockRanges([(0, 9)]), 0, 9)] == [
+        "deleted",
+        "there",
+    ]
     assert find_gaps([]) == []
 
 
@@ -58,11 +62,8 @@ def test_a_picture_agrees_with_the_blocks_one_by_one() -> None:
                 assert not blocks <= deleted
 
 
-def _ranges(numbers: set[int]) -> list[tuple[int, int]]:
-    """The numbers as ascending inclusive ranges."""
-    starts = sorted(number for number in numbers if number - 1 not in numbers)
-    ends = sorted(number for number in numbers if number + 1 not in numbers)
-    return list(zip(starts, ends, strict=True))
+def _ranges(numbers: set[int]) -> BlockRanges:
+    return BlockRanges((number, number) for number in numbers)
 
 
 def test_refusals_are_read_from_the_end_of_any_file(tmp_path: Path) -> None:
