@@ -21,7 +21,6 @@ from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.roster import TcpStatistics
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.trouble import CurrentTroubles
-from stream_node.doors.statistics import GrpcDoorStatistics, HttpStatistics
 from stream_node.node.config import Config
 from stream_node.node.services import Services, ServicesStatistics
 from stream_storage.runner import RunnerStatistics
@@ -29,6 +28,31 @@ from stream_storage.thread_runner import ThreadRunner
 
 if TYPE_CHECKING:
     from stream_node.fleet.cluster.member import MemberStatistics
+
+
+class HttpStatistics(msgspec.Struct, frozen=True):
+    """The counts since the start; `open`, `clients` and `body_bytes` are those of now. closed: by reason.
+    requests: the answered ones, by status. clients: how many identities, each with its host, have one in the node."""
+
+    open: int
+    accepted: int
+    closed: dict[str, int]
+    requests: dict[str, int]
+    clients: int
+    body_bytes: int
+
+
+class GrpcDoorStatistics(msgspec.Struct, frozen=True):
+    """The counts since the start; `open`, `open_calls` and `unfinished_bytes` are those of now.
+
+    closed: by reason. calls: ended calls, by status. unfinished_bytes: received bytes of large messages."""
+
+    open: int
+    accepted: int
+    closed: dict[str, int]
+    open_calls: int
+    calls: dict[str, int]
+    unfinished_bytes: int
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):

@@ -28,11 +28,10 @@ from ockam.transport.connection_usage import waits_of
 from stream_node.doors.http.guard import TOKEN_CHARACTERS_MAX
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
-from stream_node.doors.statistics import GrpcDoorStatistics
 from stream_node.node.config import Config
 from stream_node.node.identity.token_services import ENDED
 from stream_node.node.keepers import chain_address
-from stream_node.node.parts import NodeParts
+from stream_node.node.parts import GrpcDoorStatistics, NodeParts
 
 AUTHORIZATION: Final = b"authorization"
 

@@ -16,9 +16,8 @@ from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.guard import Peer
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
-from stream_node.doors.statistics import HttpStatistics
 from stream_node.node.inside_clients import InsideClients
-from stream_node.node.parts import NodeParts
+from stream_node.node.parts import HttpStatistics, NodeParts
 
 logger = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import httpx
 import trio
 
 from ockam.actors.address import split_host_port
-from stream_node.doors.statistics import HttpStatistics
+from stream_node.node.parts import HttpStatistics
 from tests.support.served import Served, served
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.doors.http.data.endpoints import OPERATIONS
+from stream_node.doors.http.endpoints import OPERATIONS
 from stream_node.node.process import NodeProcess
 
 FOLDER = Path(__file__).parent
