@@ -120,13 +120,7 @@ async def show_connections(page: DashboardPage) -> Response:
     page.need(OPERATOR, EVERY_NAME)
     async with page.client() as client:
         found = await client.session.ask(NODE_CONNECTIONS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
-    return page.show(
-        "connections.html",
-        total=found.total,
-        connections=found.connections,
-        parties=found.parties,
-        may_close=page.may(Right.ADMIN, EVERY_NAME),
-    )
+    return page.show("connections.html", found=found, may_close=page.may(Right.ADMIN, EVERY_NAME))
 
 
 async def close(page: DashboardPage) -> Response:
@@ -185,7 +179,6 @@ async def show_cluster(page: DashboardPage) -> Response:
         waits_s=max((each.waits_s for each in waiting.values()), default=0.0),
         owned=sorted(owned.items()),
         reasons=REASONS,
-        may_drain=not found.is_fixed,
     )
 
 
@@ -231,11 +224,8 @@ async def show_own_workers(page: DashboardPage) -> Response:
     async with page.client() as client:
         # In a cluster and with several processes, the node asks the others.
         found = (await client.session.ask(WORKERS, OWN_WORKERS, OwnWorkersRequest(0))).workers
-    return page.show(
-        "own_workers.html",
-        shown=show_rows(page, found),
-        has_processes=any(each.process for each in found),
-    )
+    has_processes = any(each.process for each in found)
+    return page.show("own_workers.html", shown=show_rows(page, found), has_processes=has_processes)
 
 
 PROMOTION_WAIT_S = 10.0

@@ -62,13 +62,8 @@ async def show_run(page: DashboardPage) -> Response:
     if found is None:
         raise Problem(404, "no-such-run", f"the history of {folder} has no run {number}")
     run, ranges = found
-    return page.show(
-        "export_run.html",
-        folder=folder,
-        run=run,
-        ranges=ranges[:RANGES_MAX],
-        is_cut=len(ranges) > RANGES_MAX,
-    )
+    is_cut = len(ranges) > RANGES_MAX
+    return page.show("export_run.html", folder=folder, run=run, ranges=ranges[:RANGES_MAX], is_cut=is_cut)
 
 
 def _folders(page: DashboardPage) -> tuple[str, ...]:

@@ -79,18 +79,12 @@ class History:
 def _point(before: Sample, now: Sample) -> Point:
     # The wall clock can be set back between two samples.
     seconds = max(now.time_s - before.time_s, 0.001)
-    confirms = list(map(sub, now.confirms, before.confirms))
-    commits = list(map(sub, now.commits, before.commits))
-    return Point(
-        time_s=now.time_s,
-        pushes_s=(now.pushes - before.pushes) / seconds,
-        pulled_s=(now.pulled - before.pulled) / seconds,
-        push_bytes_s=(now.push_bytes - before.push_bytes) / seconds,
-        pulled_bytes_s=(now.pulled_bytes - before.pulled_bytes) / seconds,
-        confirm_p50_ms=quantile_ms(confirms, 0.5),
-        confirm_p99_ms=quantile_ms(confirms, 0.99),
-        commit_p99_ms=quantile_ms(commits, 0.99),
+    pushes_s, pulled_s, push_bytes_s, pulled_bytes_s = (
+        (after - earlier) / seconds for earlier, after in zip(before[1:5], now[1:5], strict=True)
     )
+    confirms, commits = list(map(sub, now.confirms, before.confirms)), list(map(sub, now.commits, before.commits))
+    latency_ms = quantile_ms(confirms, 0.5), quantile_ms(confirms, 0.99), quantile_ms(commits, 0.99)
+    return Point(now.time_s, pushes_s, pulled_s, push_bytes_s, pulled_bytes_s, *latency_ms)
 
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
@@ -177,15 +171,12 @@ class Silence:
 
     def find(self, now_s: float) -> list[Silent]:
         """Returns the silent streams, the latest silence first. Forgets the streams that were silent for too long."""
-        found, forgotten = [], []
-        for stream, rhythm in self._rhythms.items():
-            silent_s = now_s - rhythm.last_s
-            if silent_s > FORGET_S:
-                forgotten.append(stream)
-            elif rhythm.looks >= LOOKS_MIN and silent_s > max(SILENT_S_MIN, PAUSES * rhythm.pause_s):
-                found.append(Silent(stream, rhythm.pause_s, silent_s))
-        for stream in forgotten:
-            del self._rhythms[stream]
+        self._rhythms = {name: each for name, each in self._rhythms.items() if now_s - each.last_s <= FORGET_S}
+        found = [
+            Silent(stream, rhythm.pause_s, now_s - rhythm.last_s)
+            for stream, rhythm in self._rhythms.items()
+            if rhythm.looks >= LOOKS_MIN and now_s - rhythm.last_s > max(SILENT_S_MIN, PAUSES * rhythm.pause_s)
+        ]
         return sorted(found, key=lambda silent: silent.silent_s)
 
 
@@ -227,17 +218,16 @@ class MirrorWatch:
 
     def find(self, now_s: float) -> list[Trouble]:
         """Returns the troubles, one for each stream, the worst first."""
-        found = []
-        for kind in dict.fromkeys(KINDS.values()):
-            streams: dict[str, _Since] = {}
-            # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.
-            for each in sorted(self._found.values(), key=lambda each: each.since_s):
-                if each.kind == kind and (kind not in MAY_PASS or now_s - each.since_s >= LASTS_S_MIN):
-                    streams.setdefault(each.state.stream_name, each)
-            for name, each in streams.items():
-                lasts_s = now_s - each.since_s
-                found.append(Trouble(kind, subject=(name,), lasts_s=lasts_s, about=each, write=_texts))
-        return found
+        worst = list(KINDS.values())
+        longest: dict[tuple[TroubleKind, str], _Since] = {}
+        # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.
+        for each in sorted(self._found.values(), key=lambda each: (worst.index(each.kind), each.since_s)):
+            if each.kind not in MAY_PASS or now_s - each.since_s >= LASTS_S_MIN:
+                longest.setdefault((each.kind, each.state.stream_name), each)
+        return [
+            Trouble(kind, subject=(name,), lasts_s=now_s - each.since_s, about=each, write=_texts)
+            for (kind, name), each in longest.items()
+        ]
 
 
 def _texts(found: _Since, lasts_s: float) -> Texts:

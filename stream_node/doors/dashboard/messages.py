@@ -77,7 +77,6 @@ async def show_messages(page: DashboardPage) -> Response:
         views=VIEWS,
         start=page.get("start"),
         follows=bool(page.get("follow")),
-        may_write=page.may(Right.WRITE, name),
     )
 
 
@@ -187,14 +186,7 @@ async def show_message(page: DashboardPage) -> Response:
         raise Problem(404, "no-such-message", detail)
     headers = [] if row.message is None else [(each.name, shown_bytes(each.value)) for each in row.message.headers]
     return page.show(
-        "message.html",
-        stream=name,
-        partition=number,
-        row=row,
-        headers=headers,
-        info=info,
-        view=view,
-        views=VIEWS,
+        "message.html", stream=name, partition=number, row=row, headers=headers, info=info, view=view, views=VIEWS
     )
 
 

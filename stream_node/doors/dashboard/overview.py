@@ -11,7 +11,6 @@ from itertools import pairwise
 from sys import intern
 from typing import NamedTuple
 
-import msgspec
 import structlog
 import trio
 from starlette.responses import Response
@@ -79,7 +78,6 @@ class Overview:
             worker=parts.remote_streams.name if parts.remote_streams and has_own_databases(parts.config) else "",
             point=self.history.latest(),
             statistics=statistics,
-            http=statistics.http or msgspec.UNSET,
             condition=parts.condition,
             least_bytes=parts.config.free_disk_bytes_min,
             consumers_behind=self._consumers_behind,

@@ -230,16 +230,13 @@ class DashboardPage:
             known = ", ".join(sorted(self._asked - {"done", "seal"})) or "none"
             detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
             raise Problem(400, "invalid-request", detail)
+        url = self.call.request.url
         frame = {
-            "navigation": self._navigation(),
+            "page": self,
             "csrf": visit.csrf,
-            "identity": str(visit.caller.identity),
+            "identity": visit.caller.identity,
             "is_anonymous": visit.caller.identity == ANONYMOUS,
-            "is_signed_in": visit.is_signed_in,
-            "has_rules": self.call.parts.authorizer is not None,
-            "node": self.call.request.url.netloc,
-            "here": self.call.request.url.path.removeprefix("/dashboard")
-            + (f"?{self.call.request.url.query}" if self.call.request.url.query else ""),
+            "here": url.path.removeprefix("/dashboard") + (f"?{url.query}" if url.query else ""),
             "done": done,
         }
         return render(template, frame | values, status, is_part=self.is_part)
@@ -250,7 +247,7 @@ class DashboardPage:
             query["seal"] = self._sessions.seal(self.visit.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)
 
-    def _navigation(self) -> list[list[str]]:
+    def navigation(self) -> list[list[str]]:
         """Returns the key, the title and the path of each page that this node has and the user may see."""
         parts, sees_some, sees_all = self.call.parts, self.may(OPERATOR), self.may(OPERATOR, EVERY_NAME)
         has_cluster = shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from ockam.identity.rules.rights import Right
 from stream_service.extensions import Retention
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _templates() -> Environment:
     )
     environment.filters["kept"] = kept
     environment.filters.update({each.__name__: _if_known(each) for each in (number, size, duration, clock, ago)})
-    environment.globals.update(link=link, asset=asset)
+    environment.globals.update(link=link, asset=asset, Right=Right)
     return environment
 
 

@@ -45,14 +45,7 @@ async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
     else:
         asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
         shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
-    return page.show(
-        "streams.html",
-        shown=shown,
-        search=search,
-        order=order,
-        orders=list(ORDERS),
-        may_create=page.may(Right.CREATE),
-    )
+    return page.show("streams.html", shown=shown, search=search, order=order, orders=list(ORDERS))
 
 
 async def show(rates_of: Rates, page: DashboardPage) -> Response:
@@ -74,10 +67,6 @@ async def show(rates_of: Rates, page: DashboardPage) -> Response:
         consumers=listing.consumer_rows(infos, saved),
         holders={each.partition: each for each in saved if each.holder is not None},
         default_retention=Retention(config.retention_age_s, config.retention_messages, config.retention_bytes),
-        may_read=page.may(Right.READ, name),
-        may_write=page.may(Right.WRITE, name),
-        may_admin=page.may(Right.ADMIN, name),
-        may_delete=page.may(Right.DELETE, name),
     )
 
 
@@ -190,7 +179,6 @@ async def show_consumer(page: DashboardPage) -> Response:
         positions=saved,
         lags=count_unread(saved, infos)[client_id, stream],
         ends={each.partition: each.next_index for each in infos},
-        may_index=page.may(Right.INDEX, client_id),
     )
 
 
@@ -230,13 +218,8 @@ async def preview_position(page: DashboardPage) -> Response:
             max(0, info.next_index - then),
         )
         rows.append(ChangeRow(info.partition, before, index, *change, holder))
-    return page.show(
-        "position.html",
-        client_id=client_id,
-        stream=stream,
-        rows=rows,
-        indexes=",".join(f"{row.partition}={row.then}" for row in rows),
-    )
+    indexes = ",".join(f"{row.partition}={row.then}" for row in rows)
+    return page.show("position.html", client_id=client_id, stream=stream, rows=rows, indexes=indexes)
 
 
 async def change_position(page: DashboardPage) -> Response:
