@@ -38,21 +38,20 @@ class DoorConnection(Protocol):
 
 
 C = TypeVar("C", bound=DoorConnection)
-At = TypeVar("At")
 
 logger = structlog.get_logger(__name__)
 
 
-class DoorGuest(Generic[C, At]):
+class DoorGuest(Generic[C]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
-    server_host: the node's IP address that was called. at: the door's data about that address: for gRPC, its routes."""
+    server_host: the node's IP address that was called. entry: the entry of the setting with that address."""
 
-    def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
+    def __init__(self, stream: trio.SocketStream, entry: str, closed: Counter[str]) -> None:
         """Raises OSError if the peer has gone already."""
         self.address, self.server_host = socket_name(stream.socket.getpeername()), stream.socket.getsockname()[0]
         self.stream = stream
-        self.at = at
+        self.entry = entry
         self._closed = closed
         self.certificate: PeerCertificate | None = None
         self.connection: C | None = None
@@ -73,7 +72,7 @@ class DoorGuest(Generic[C, At]):
             self.connection.close(reason)
 
 
-class DoorListener(Generic[C, At]):
+class DoorListener(Generic[C]):
     """All connections of one door. addresses: the `host:port` texts at which it listens.
 
     `_open`: those after the handshake. Invariant: beside a few for the health, at most `_connections_max` are open, and
@@ -87,8 +86,8 @@ class DoorListener(Generic[C, At]):
         self._tls = None if parts.tls is None else make_listener(parts.config, parts.tls, *protocols)
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
         self._listening = trio.CancelScope()
-        self._open: dict[DoorGuest[C, At], C] = {}
-        self._places: Places[DoorGuest[C, At]] = Places()
+        self._open: dict[DoorGuest[C], C] = {}
+        self._places: Places[DoorGuest[C]] = Places()
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._lines = LogRate()
@@ -97,15 +96,15 @@ class DoorListener(Generic[C, At]):
 
     # What each door does in its own way.
 
-    def _parse(self, address: str) -> tuple[str, At]:
-        """Takes an entry of the setting apart: the `host:port` at which to listen, and the door's data about it."""
-        raise NotImplementedError
+    def _parse(self, entry: str) -> str:
+        """Returns the `host:port` of an entry of the setting, at which to listen."""
+        return entry
 
-    def _make(self, guest: DoorGuest[C, At], tls: TlsLayer | None, admission: Admission) -> C | None:
+    def _make(self, guest: DoorGuest[C], tls: TlsLayer | None, admission: Admission) -> C | None:
         """Returns the connection of a guest after its handshake; None if the guest must be closed."""
         raise NotImplementedError
 
-    def _admits(self, guest: DoorGuest[C, At], admission: Admission, *, gave_way: bool) -> bool:
+    def _admits(self, guest: DoorGuest[C], admission: Admission, *, gave_way: bool) -> bool:
         """Whether a guest may stay. Logs its refusal. gave_way: whether another guest had to go for it."""
         raise NotImplementedError
 
@@ -114,13 +113,13 @@ class DoorListener(Generic[C, At]):
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting, and returns the `host:port` of each socket with
         what else its entry has. Raises OSError if a socket cannot be opened; then none stays open."""
-        opened: list[tuple[trio.SocketListener, At]] = []
+        opened: list[tuple[trio.SocketListener, str]] = []
         try:
-            for address in self.parts.config.grpc if self._is_grpc else self.parts.config.http:
-                plain, at = self._parse(address)
+            for entry in self.parts.config.grpc if self._is_grpc else self.parts.config.http:
+                plain = self._parse(entry)
                 for listener in await open_listeners([plain]):
-                    opened.append((listener, at))
-                    self.addresses.append(socket_name(listener.socket.getsockname()) + address.removeprefix(plain))
+                    opened.append((listener, entry))
+                    self.addresses.append(socket_name(listener.socket.getsockname()) + entry.removeprefix(plain))
         except BaseException:
             for listener, _ in opened:
                 listener.socket.close()
@@ -128,21 +127,21 @@ class DoorListener(Generic[C, At]):
         self._nursery.start_soon(self._accept_all, opened)
         return self.addresses
 
-    async def _accept_all(self, opened: Sequence[tuple[trio.SocketListener, At]]) -> None:
+    async def _accept_all(self, opened: Sequence[tuple[trio.SocketListener, str]]) -> None:
         with self._listening:
             async with trio.open_nursery() as nursery:
-                for listener, at in opened:
-                    nursery.start_soon(accept_all, listener, partial(self._accept, at), lambda: None)
+                for listener, entry in opened:
+                    nursery.start_soon(accept_all, listener, partial(self._accept, entry), lambda: None)
 
     @property
     def _connections_max(self) -> int:
         config = self.parts.config
         return config.grpc_connections_max if self._is_grpc else config.http_connections_max
 
-    def _accept(self, at: At, stream: trio.SocketStream) -> None:
+    def _accept(self, entry: str, stream: trio.SocketStream) -> None:
         self._accepted += 1
         try:
-            guest: DoorGuest[C, At] = DoorGuest(stream, at, self._closed)
+            guest: DoorGuest[C] = DoorGuest(stream, entry, self._closed)
         except OSError:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
@@ -153,7 +152,7 @@ class DoorListener(Generic[C, At]):
         else:
             self._nursery.start_soon(self._run, guest, admission)
 
-    def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
+    def _enter(self, guest: DoorGuest[C]) -> Admission | None:
         """Gives a place to a connection, for which another may have to close. Returns None if there is no place."""
         party = party_key(guest.identity, guest.address)
         admission, gone = self._places.enter(guest, party, self._connections_max)
@@ -165,7 +164,7 @@ class DoorListener(Generic[C, At]):
         self._closed["too_many_connections"] += 1
         return None
 
-    async def _run(self, guest: DoorGuest[C, At], admission: Admission) -> None:
+    async def _run(self, guest: DoorGuest[C], admission: Admission) -> None:
         try:
             connection = await self._open_connection(guest, admission)
             if connection is not None:
@@ -191,7 +190,7 @@ class DoorListener(Generic[C, At]):
             self._places.leave(guest)
             guest.stream.socket.close()
 
-    async def _open_connection(self, guest: DoorGuest[C, At], admission: Admission) -> C | None:
+    async def _open_connection(self, guest: DoorGuest[C], admission: Admission) -> C | None:
         """Makes the handshake and the connection. Returns None if the guest must be closed."""
         tls: TlsLayer | None = None
         if self._tls is not None:
@@ -208,7 +207,7 @@ class DoorListener(Generic[C, At]):
             admission = entered
         return self._make(guest, tls, admission)
 
-    async def _handshake(self, guest: DoorGuest[C, At]) -> TlsLayer | None:
+    async def _handshake(self, guest: DoorGuest[C]) -> TlsLayer | None:
         assert self._tls is not None, "called with TLS only"
         try:
             share = Share(party_key(ANONYMOUS, guest.address))
@@ -259,7 +258,7 @@ class DoorListener(Generic[C, At]):
         for connection in list(self._open.values()):
             connection.close("shutdown")
 
-    def _note_tls_refused(self, guest: DoorGuest[C, At], reason: str) -> None:
+    def _note_tls_refused(self, guest: DoorGuest[C], reason: str) -> None:
         gate = self.parts.node.gate
         if gate is not None:
             gate.note_tls_refused(guest.address, guest.identity, reason)

@@ -139,8 +139,7 @@ class Dashboard:
 
     def _answering(self, function: PageFunction) -> Callable[[HttpCall], Awaitable[Response]]:
         async def answer(call: HttpCall) -> Response:
-            visit = await self._sessions.visit(call.request, trio.current_time())
-            page = DashboardPage(call, visit, self._sessions)
+            page = await self._sessions.open(call, trio.current_time())
             try:
                 if call.endpoint.method == "POST":
                     await page.read_form()
@@ -153,8 +152,8 @@ class Dashboard:
                 logger.error("dashboard_not_read", reason=str(error))
                 detail = f"the database could not be read: {error}; look at the log"
                 response = show_problem(page, Problem(503, "node-failed", detail))
-            if visit.is_new and "set-cookie" not in response.headers:
-                set_cookie(response, call.request, visit.session)
+            if page.is_new and "set-cookie" not in response.headers:
+                set_cookie(response, call.request, page.session)
             return response
 
         return answer
@@ -173,7 +172,7 @@ class Dashboard:
         return response
 
     async def _sign_out(self, page: DashboardPage) -> Response:
-        self._sessions.sign_out(page.visit)
+        self._sessions.sign_out(page.session)
         return page.go("/sign-in", done="You have signed out.")
 
 

@@ -47,17 +47,6 @@ class _SignedIn(NamedTuple):
     until_s: float
 
 
-class Visit(NamedTuple):
-    """One request of a browser. session: the id in its cookie, or a new one. csrf: the secret of its forms.
-    is_new: whether the browser must be given the cookie. is_signed_in: whether the session has a token."""
-
-    caller: Origin
-    session: str
-    csrf: str
-    is_new: bool
-    is_signed_in: bool
-
-
 class Sessions:
     """The sessions of one node. A restart ends all of them.
     Invariant: there are at most SESSIONS_MAX, and at most SESSIONS_OF_ONE_MAX of one identity."""
@@ -67,8 +56,10 @@ class Sessions:
         self._key = secrets.token_bytes(32)
         self._signed_in: dict[str, _SignedIn] = {}
 
-    async def visit(self, request: HTTPConnection, now_s: float) -> Visit:
-        """Returns the session of a request. A request with the header Authorization is judged without its cookie."""
+    async def open(self, call: HttpCall, now_s: float) -> DashboardPage:
+        """Returns the page of a request, with its session. A request with the header Authorization is judged without
+        its cookie."""
+        request = call.request
         sent = request.cookies.get(cookie_name(request), "")
         is_new = not _ID.fullmatch(sent)
         session = secrets.token_urlsafe(32) if is_new else sent
@@ -85,7 +76,7 @@ class Sessions:
                 # Another request of this browser may have removed the session meanwhile.
                 self._signed_in.pop(session, None)
                 is_signed_in = False
-        return Visit(caller, session, self.csrf(session), is_new, is_signed_in)
+        return DashboardPage(call, self, caller, session, is_new=is_new, is_signed_in=is_signed_in)
 
     def csrf(self, session: str) -> str:
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
@@ -94,15 +85,15 @@ class Sessions:
         """Returns a proof that this node wrote the text for the session, so nobody can link to another text."""
         return hmac.new(self._key, f"{session}\n{text}".encode(), hashlib.sha256).hexdigest()[:32]
 
-    def check(self, visit: Visit, sent: str) -> None:
-        if not hmac.compare_digest(visit.csrf.encode(), sent.encode()):
+    def check(self, session: str, sent: str) -> None:
+        if not hmac.compare_digest(self.csrf(session).encode(), sent.encode()):
             raise Problem(403, "old-form", "this form is not of your session; load its page again, and send it again")
 
     async def sign_in(self, page: DashboardPage, token: str, now_s: float) -> str:
         """Judges a token. Returns the id of the new session. Raises Problem if the token is refused."""
         identity = (await judge_token(token, page.call.request, self._authenticator)).identity
         # A new id, so that a cookie that somebody else has put into the browser is worth nothing.
-        self._signed_in.pop(page.visit.session, None)
+        self._signed_in.pop(page.session, None)
         session = secrets.token_urlsafe(32)
         own = [each for each, signed_in in self._signed_in.items() if signed_in.identity == identity]
         for each in own[: max(0, len(own) + 1 - SESSIONS_OF_ONE_MAX)]:
@@ -112,8 +103,8 @@ class Sessions:
         self._signed_in[session] = _SignedIn(identity, token, now_s + LIFETIME_S)
         return session
 
-    def sign_out(self, visit: Visit) -> None:
-        self._signed_in.pop(visit.session, None)
+    def sign_out(self, session: str) -> None:
+        self._signed_in.pop(session, None)
 
 
 def cookie_name(request: HTTPConnection) -> str:
@@ -144,12 +135,18 @@ CLUSTER_RESOURCE = "cluster"
 
 
 class DashboardPage:
-    """One request. call: the request with the identity of the session. visit: its session."""
+    """One request of a browser. call: the request with the identity of the session.
+    session: the id in its cookie, or a new one. is_new: whether the browser must be given the cookie.
+    is_signed_in: whether the session has a token."""
 
-    def __init__(self, call: HttpCall, visit: Visit, sessions: Sessions) -> None:
-        self.call = call._replace(caller=visit.caller)
-        self.call.count_for(visit.caller)
-        self.visit = visit
+    def __init__(
+        self, call: HttpCall, sessions: Sessions, caller: Origin, session: str, *, is_new: bool, is_signed_in: bool
+    ) -> None:
+        self.call = call._replace(caller=caller)
+        self.call.count_for(caller)
+        self.session = session
+        self.is_new = is_new
+        self.is_signed_in = is_signed_in
         self.client = self.call.client
         self._sessions = sessions
         self._given: Mapping[str, str] = call.request.query_params
@@ -169,7 +166,7 @@ class DashboardPage:
             self._given = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError as error:
             raise Problem(400, "invalid-request", f"this is no form: {error}") from error
-        self._sessions.check(self.visit, self.get("csrf"))
+        self._sessions.check(self.session, self.get("csrf"))
 
     def get(self, name: str, default: str = "") -> str:
         """Returns a parameter of the query, or a field of the form."""
@@ -212,16 +209,16 @@ class DashboardPage:
     def edges(self, rights: Right) -> list[str]:
         """Returns the bounds of the names on which the user has one of the rights (`Grants.edges`)."""
         authorizer = self.call.parts.authorizer
-        return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
+        return [""] if authorizer is None else authorizer.rules.grants(self.call.caller.identity).edges(rights)
 
     # Answers.
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
         """Returns a page made of a template and its variables. Raises Problem if the query has a parameter that
         the page has not asked for."""
-        visit, done = self.visit, self.get("done")
+        done, identity = self.get("done"), self.call.caller.identity
         # Only a text that this node has written for this session is shown.
-        seal = self._sessions.seal(visit.session, done)
+        seal = self._sessions.seal(self.session, done)
         if not hmac.compare_digest(seal.encode(), self.get("seal").encode()):
             done = ""
         # By now the page has asked for each parameter that it knows.
@@ -233,9 +230,9 @@ class DashboardPage:
         url = self.call.request.url
         frame = {
             "page": self,
-            "csrf": visit.csrf,
-            "identity": visit.caller.identity,
-            "is_anonymous": visit.caller.identity == ANONYMOUS,
+            "csrf": self._sessions.csrf(self.session),
+            "identity": identity,
+            "is_anonymous": identity == ANONYMOUS,
             "here": url.path.removeprefix("/dashboard") + (f"?{url.query}" if url.query else ""),
             "done": done,
         }
@@ -244,7 +241,7 @@ class DashboardPage:
     def go(self, path: str, **query: Any) -> Response:
         """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
         if "done" in query:
-            query["seal"] = self._sessions.seal(self.visit.session, str(query["done"]))
+            query["seal"] = self._sessions.seal(self.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)
 
     def navigation(self) -> list[list[str]]:

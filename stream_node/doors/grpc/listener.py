@@ -67,7 +67,7 @@ class UsagePace:
             await waits_of(self._usage).wait_turn()
 
 
-class GrpcListener(DoorListener[ServerConnection, Routes]):
+class GrpcListener(DoorListener[ServerConnection]):
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         super().__init__(parts, nursery, "grpc", "h2")
         config = parts.config
@@ -76,6 +76,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         self._closed, self._lines = self._counts.closed, self._counts.lines
         self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
         self._about: list[AboutCalls] = []
+        self._routes: dict[str, Routes] = {}
         self._prefers = ("zstd", "gzip") if config.grpc_compression else ()
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
@@ -103,16 +104,17 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             unfinished_bytes=self._budget.held_bytes,
         )
 
-    def _parse(self, address: str) -> tuple[str, Routes]:
-        plain, services = read_services(address)
+    def _parse(self, entry: str) -> str:
+        plain, services = read_services(entry)
         methods = block_methods(grpc_limits(self.parts.config), services)
         about = AboutCalls(self._is_serving, methods)
         self._about.append(about)
-        return plain, {
+        self._routes[entry] = {
             **{path: Route(partial(self._begin, path, each), each.message_bytes_max) for path, each in methods.items()},
             # Health and reflection say nothing about blocks, and load balancers prove no identity.
             **{path: Route(open_, ASK_BYTES_MAX) for path, open_ in about.methods().items()},
         }
+        return plain
 
     @property
     def _limits(self) -> Http2Limits:
@@ -129,7 +131,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         )
 
     def _make(
-        self, guest: DoorGuest[ServerConnection, Routes], tls: TlsLayer | None, admission: Admission
+        self, guest: DoorGuest[ServerConnection], tls: TlsLayer | None, admission: Admission
     ) -> ServerConnection | None:
         self._places.note_received(guest)
         party = party_key(guest.identity, guest.address)
@@ -140,7 +142,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         guest.usage = usage
         return ServerConnection(
             SocketBytes(guest.stream, tls),
-            guest.at,
+            self._routes[guest.entry],
             self._limits,
             self._budget.of(party),
             self._counts,
@@ -151,7 +153,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             pace=UsagePace(usage),
         )
 
-    def _admits(self, guest: DoorGuest[ServerConnection, Routes], admission: Admission, *, gave_way: bool) -> bool:
+    def _admits(self, guest: DoorGuest[ServerConnection], admission: Admission, *, gave_way: bool) -> bool:
         if admission is Admission.USUAL:
             return True
         most = self._connections_max

@@ -22,7 +22,7 @@ from stream_node.node.parts import HttpStatistics, NodeParts
 logger = structlog.get_logger(__name__)
 
 
-class HttpListener(DoorListener[HttpConnection, None]):
+class HttpListener(DoorListener[HttpConnection]):
     """All HTTP connections of one node. A few above the limit may ask for the health of the node (`Places`)."""
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
@@ -52,11 +52,8 @@ class HttpListener(DoorListener[HttpConnection, None]):
         open_count, clients = len(self._open), len(self.clients)
         return HttpStatistics(open_count, self._accepted, dict(self._closed), requests, clients, body_bytes)
 
-    def _parse(self, address: str) -> tuple[str, None]:
-        return address, None
-
     def _make(
-        self, guest: DoorGuest[HttpConnection, None], tls: TlsLayer | None, admission: Admission
+        self, guest: DoorGuest[HttpConnection], tls: TlsLayer | None, admission: Admission
     ) -> HttpConnection | None:
         return HttpConnection(
             self._app,
@@ -69,7 +66,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
             note_waits=partial(self._places.note_waits, guest),
         )
 
-    def _admits(self, guest: DoorGuest[HttpConnection, None], admission: Admission, *, gave_way: bool) -> bool:
+    def _admits(self, guest: DoorGuest[HttpConnection], admission: Admission, *, gave_way: bool) -> bool:
         if gave_way or admission is not Admission.USUAL:
             self._lines.log(
                 logger.warning,
