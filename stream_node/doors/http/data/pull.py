@@ -36,7 +36,7 @@ from stream_client import (
 )
 from stream_client.arguments import StartLike
 from stream_node.doors.http.app import HttpCall
-from stream_node.doors.http.data import reading
+from stream_node.doors.http.data import records
 from stream_node.doors.http.data.places import (
     INDEX_MAX,
     Base64,
@@ -49,8 +49,16 @@ from stream_node.doors.http.data.places import (
     read_query,
     stream_name,
 )
-from stream_node.doors.http.data.reading import NODE_WAIT_S_MAX, Form, PageMessages, pieces_of, read_found
-from stream_node.doors.http.data.records import JSON, LINES, RAW
+from stream_node.doors.http.data.records import (
+    JSON,
+    LINES,
+    NODE_WAIT_S_MAX,
+    RAW,
+    Form,
+    PageMessages,
+    pieces_of,
+    read_found,
+)
 from stream_node.doors.http.guard import identify
 from stream_node.doors.http.paging import answer_in_parts, answer_raw, gathered, pull_counted
 from stream_node.doors.http.problems import Problem, problem_of
@@ -71,7 +79,7 @@ class PullQuery(msgspec.Struct, frozen=True):
     data: how the data of messages is shown.
     """
 
-    start: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": reading.FROM})] = msgspec.field(
+    start: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": records.FROM})] = msgspec.field(
         default="earliest", name="from"
     )
     limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
@@ -79,7 +87,7 @@ class PullQuery(msgspec.Struct, frozen=True):
     partition: PartitionNumber | None = None
     key: str | None = None
     key_base64: Base64 | None = None
-    data: reading.Form = "auto"
+    data: records.Form = "auto"
 
 
 class MessageQuery(msgspec.Struct, frozen=True):
@@ -104,27 +112,27 @@ class MessagePage(msgspec.Struct, frozen=True):
     first_index: int
     next_index: int
     resume_index: int
-    messages: list[reading.DataMessage]
+    messages: list[records.DataMessage]
 
 
 async def pull(call: HttpCall) -> Response:
     name, query = stream_name(call.request), read_query(call.request, PullQuery)
     kind = _accepted(call.request, (JSON, LINES, EVENTS))
-    start = reading.parse_from(query.start)
+    start = records.parse_from(query.start)
     key = bytes_of(query.key, query.key_base64, "key")
     if kind == EVENTS:
         return await follow(call, name, query.partition, key, start, query.data)
     async with call.client() as client:
         stream, info = await get_partition(call, client, name, query.partition, key, Right.READ)
-        found = await reading.read_found(call.memory, stream, start, query.limit, query.wait)
+        found = await records.read_found(call.memory, stream, start, query.limit, query.wait)
     headers = _headers(found, name, info.partition)
     if kind == LINES:
         end = [b"\n"] if found.messages else []
-        return answer_in_parts(chain(reading.joined(found.messages, query.data, b"\n"), end), headers, LINES)
+        return answer_in_parts(chain(records.joined(found.messages, query.data, b"\n"), end), headers, LINES)
     # The page without messages is taken apart, and the messages are put into it.
     page = MessagePage(name, info.partition, found.first_index, found.next_index, found.resume_index, [])
     begin = msgspec.json.encode(page).removesuffix(b"]}")
-    pieces = chain([begin], reading.joined(found.messages, query.data, b","), [b"]}\n"])
+    pieces = chain([begin], records.joined(found.messages, query.data, b","), [b"]}\n"])
     return answer_in_parts(pieces, headers, JSON)
 
 
@@ -151,13 +159,13 @@ async def pull_message(call: HttpCall) -> Response:
     headers = {
         "Stream-Partition": str(info.partition),
         "Stream-Index": str(index),
-        "Stream-Time": reading.time_text(message.time_us),
+        "Stream-Time": records.time_text(message.time_us),
         "Content-Disposition": "attachment",
     }
     return answer_raw(message.data, headers, RAW)
 
 
-def _headers(found: reading.PageMessages, name: str, partition: int) -> dict[str, str]:
+def _headers(found: records.PageMessages, name: str, partition: int) -> dict[str, str]:
     path = f"/v1/streams/{quote(name, safe='')}?partition={partition}&from={found.resume_index}"
     return {
         "Stream-Partition": str(partition),

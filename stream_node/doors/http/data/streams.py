@@ -25,7 +25,7 @@ from stream_node.doors.http.data.places import (
     read_query,
     stream_name,
 )
-from stream_node.doors.http.data.reading import time_text
+from stream_node.doors.http.data.records import time_text
 from stream_node.doors.http.memory import read_small
 from stream_node.doors.http.problems import RETRY, Problem, problem_of
 from stream_service.extensions import LIST, ListRequest, StreamKey

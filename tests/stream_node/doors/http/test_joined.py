@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_node.doors.http.data.reading import Form, joined, pieces_of
-from stream_node.doors.http.data.records import MESSAGES_MAX, split_lines
+from stream_node.doors.http.data.records import MESSAGES_MAX, Form, joined, pieces_of, split_lines
 from stream_node.doors.http.paging import PART_BYTES
 from stream_node.doors.http.problems import Problem
 from stream_service.page_codec import decode_packed_page, encode_packed_page
