@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -32,6 +32,8 @@ from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
+from ockam.quotas.usage import UNLIMITED, Usage
+from ockam.transport.connection_usage import waits_of
 
 LAST_WORDS_S: Final = 1.0
 """How long a connection that fails may take to send its GOAWAY, and to read the bytes under way."""
@@ -50,14 +52,6 @@ class DoorCounts:
         self.lines, self.call_lines = LogRate(), LogRate()
 
 
-class ReadingPace(Protocol):
-    """Counts what a peer sends and gets. From a peer that exceeds its limits, the node reads more slowly."""
-
-    def spend(self, messages: int, size_bytes: int) -> None: ...
-
-    async def wait_turn(self) -> None: ...
-
-
 class ServedCall:
     """A call with its handler. peer_ended: whether the event that ends the remote half was handled, after all earlier
     events. has_half_closed: whether the handler knows that no message follows."""
@@ -71,7 +65,8 @@ class ServedCall:
 class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    batch: the context of all calls of handlers that one read causes. pace: None without limits.
+    batch: the context of all calls of handlers that one read causes. usage: what the peer uses; above its limits, it is
+    read more slowly.
     Invariant: `_served` has each call that is open for its handler.
     """
 
@@ -84,10 +79,10 @@ class GrpcConnection:
         *,
         address: str,
         batch: Callable[[], AbstractContextManager[object]],
-        pace: ReadingPace | None = None,
+        usage: Usage = UNLIMITED,
     ) -> None:
         self._stream = stream
-        self._pace = pace
+        self._usage = usage
         self._taken_messages = 0
         self._limits = limits
         self._counts = counts
@@ -159,10 +154,10 @@ class GrpcConnection:
             if not data:
                 raise ConnectionFailed("peer", "the peer has closed the connection")
             self._take_events(self._machine.receive(data, trio.current_time()))
-            if self._pace is not None:
-                taken, self._taken_messages = self._taken_messages, 0
-                self._pace.spend(taken, len(data))
-                await self._pace.wait_turn()
+            taken, self._taken_messages = self._taken_messages, 0
+            if self._usage.is_rated:
+                self._usage.spend(taken, len(data), trio.current_time())
+                await waits_of(self._usage).wait_turn()
 
     async def _write(self) -> None:
         machine = self._machine
@@ -182,8 +177,8 @@ class GrpcConnection:
                 self._clock_scope.deadline = min(self._clock_scope.deadline, look_s)
                 sent = await self._stream.send_some(machine.out)
                 machine.note_sent(sent, trio.current_time())
-                if self._pace is not None:
-                    self._pace.spend(0, sent)
+                if self._usage.is_rated:
+                    self._usage.spend(0, sent, trio.current_time())
                 self._sent.set()
             elif machine.is_done:
                 return
@@ -386,10 +381,10 @@ class ServerConnection(GrpcConnection):
         peer: object = None,
         prefers: Sequence[str] = (),
         batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-        pace: ReadingPace | None = None,
+        usage: Usage = UNLIMITED,
     ) -> None:
         machine = Http2Machine(limits, budget, trio.current_time())
-        super().__init__(stream, machine, limits, counts, address=address, batch=batch, pace=pace)
+        super().__init__(stream, machine, limits, counts, address=address, batch=batch, usage=usage)
         self._routes = routes
         self._prefers = prefers
         self.peer = peer

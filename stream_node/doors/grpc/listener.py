@@ -23,8 +23,7 @@ from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import Demand
 from ockam.identity.tls_layer import TlsLayer
-from ockam.quotas.usage import Usage, party_key
-from ockam.transport.connection_usage import waits_of
+from ockam.quotas.usage import party_key
 from stream_node.doors.http.guard import TOKEN_CHARACTERS_MAX
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
@@ -50,21 +49,6 @@ class TokenCall(CallHandler):
 
     def take(self, message: bytes) -> None:
         raise AssertionError("a call that is held gets no message")
-
-
-class UsagePace:
-    """Counts the messages and bytes of a connection for its identity, as the node's other doors do."""
-
-    def __init__(self, usage: Usage) -> None:
-        self._usage = usage
-
-    def spend(self, messages: int, size_bytes: int) -> None:
-        if self._usage.is_rated:
-            self._usage.spend(messages, size_bytes, trio.current_time())
-
-    async def wait_turn(self) -> None:
-        if self._usage.is_rated:
-            await waits_of(self._usage).wait_turn()
 
 
 class GrpcListener(DoorListener[ServerConnection]):
@@ -150,7 +134,7 @@ class GrpcListener(DoorListener[ServerConnection]):
             peer=Origin("grpc", guest.address, guest.identity, usage=usage),
             prefers=self._prefers,
             batch=self.parts.node.batch,
-            pace=UsagePace(usage),
+            usage=usage,
         )
 
     def _admits(self, guest: DoorGuest[ServerConnection], admission: Admission, *, gave_way: bool) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from ockam.actors.message import Origin
 from ockam.identity.authentication import TokenStatus
@@ -138,7 +138,7 @@ def _is_allowed(request: HTTPConnection, config: Config) -> bool:
 def _middleware(origins: tuple[str, ...], methods: tuple[str, ...]) -> CORSMiddleware:
     """Returns the maker of headers. It wraps no application: only its methods that make headers are used."""
     return CORSMiddleware(
-        _nothing,
+        Response(),
         allow_origins=origins,
         allow_methods=methods,
         # The names of headers are not bounded: each request may name headers of its messages.
@@ -147,10 +147,6 @@ def _middleware(origins: tuple[str, ...], methods: tuple[str, ...]) -> CORSMiddl
         expose_headers=READABLE_HEADERS,
         max_age=MAX_AGE_S,
     )
-
-
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise AssertionError("the maker of headers answers no request")
 
 
 PLACE_STATE = "stream_node_place"
