@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import trio
@@ -51,7 +50,11 @@ async def show_messages(page: DashboardPage) -> Response:
         whole = await client.get_stream(name)
         stream = whole.get_partition(number)
         info = await stream.info()
-        first = await _resolve(stream, start, info.first_index, info.next_index)
+        if start == NEW:
+            first = info.next_index
+        else:
+            index = start if isinstance(start, int) else await stream.find_index(start)
+            first = max(info.first_index, min(index, info.next_index))
         if match is None:
             rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
             after = rows[-1].index + 1 if rows else first
@@ -261,11 +264,3 @@ def _place(page: DashboardPage) -> tuple[str, int, str]:
     name = page.get("stream")
     page.need(Right.READ, name)
     return name, page.count("partition", 0), view
-
-
-async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:
-    """Returns the index at which a page begins, from `first`, the stream's first index, to `after`, its next index."""
-    if start == NEW:
-        return after
-    index = start if isinstance(start, int) else await stream.find_index(start)
-    return max(first, min(index, after))

@@ -231,11 +231,8 @@ class HttpApp:
         # A connection above all limits is there for questions about the health alone.
         if place_of(request).is_for_health and not endpoint.is_health:
             raise too_many_connections(self._parts.config.http_connections_max)
-        if endpoint.is_open:
-            peer = peer_of(request)
-            caller = peer.origin(peer.identity)
-        else:
-            caller = await identify(request, self._parts.authenticator)
+        peer = peer_of(request)
+        caller = peer.origin(peer.identity) if endpoint.is_open else await identify(request, self._parts.authenticator)
         memory: RequestMemory = request.scope[MEMORY]
         call = HttpCall(request, caller, self._parts, self._clients, self._known, endpoint, memory)
         if not endpoint.is_open:
@@ -248,28 +245,27 @@ class HttpApp:
 
 class Paths:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._methods: dict[str, dict[str, Endpoint]] = {}
+        methods: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
-            self._methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        self._allowed = {
-            path: sorted({*methods, *({"HEAD"} if "GET" in methods else ()), "OPTIONS"})
-            for path, methods in self._methods.items()
-        }
-        self._patterns = [(compile_path(path)[0], path) for path in self._methods]
+            methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._paths = [
+            (compile_path(path)[0], each, sorted({*each, *({"HEAD"} if "GET" in each else ()), "OPTIONS"}))
+            for path, each in methods.items()
+        ]
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
         """Returns the endpoints of a path by method, and all methods that it takes. Notes the parameters in the scope.
         A path that takes the method comes before others that fit."""
-        first = None
-        for pattern, path in self._patterns:
+        found = None
+        for pattern, methods, allowed in self._paths:
             match = pattern.fullmatch(scope["path"])
             if match is not None:
-                takes = scope["method"] in self._allowed[path]
-                if takes or first is None:
-                    scope["path_params"], first = match.groupdict(), path
+                takes = scope["method"] in allowed
+                if takes or found is None:
+                    scope["path_params"], found = match.groupdict(), (methods, allowed)
                 if takes:
                     break
-        return None if first is None else (self._methods[first], self._allowed[first])
+        return found
 
 
 def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:

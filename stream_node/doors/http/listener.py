@@ -132,8 +132,7 @@ class HttpConnection:
         # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
         self._note_waits = note_waits
-        context = ConnectionContext(peer, self._holdings, is_for_health, note_received, self._note_caller)
-        self._state = {PLACE_STATE: context}
+        self._context = ConnectionContext(peer, self._holdings, is_for_health, note_received, self._note_caller)
         self.peer = peer
         self.identity = peer.identity
         self._scope = trio.CancelScope()
@@ -233,7 +232,7 @@ class HttpConnection:
             "query_string": query,
             "headers": headers,
             "server": (self.peer.server_host, 0),
-            "state": dict(self._state),
+            "state": {PLACE_STATE: self._context},
         }
 
     async def _receive(self) -> Message:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 
 from starlette.responses import Response, StreamingResponse
 
-from stream_client import FromIndex, Page, RichMessage, Stream
+from stream_client import FromIndex, Page, Stream
 from stream_client.arguments import StartLike, encoded, start_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import answer_of
@@ -79,12 +79,10 @@ def cut_bytes(messages: int, data_bytes_max: int) -> int:
 def _page_memory_bytes(page: Page) -> int:
     if isinstance(page.messages, PackedMessages) and page.messages.is_plain:
         return OVERHEAD_BYTES * len(page.messages) + page.messages.data_bytes
-    return sum(map(_memory_bytes, page.messages))
-
-
-def _memory_bytes(message: RichMessage) -> int:
-    beside = sum(HEADER_BYTES + len(each.value) for each in message.headers)
-    return OVERHEAD_BYTES + len(message.data) + len(message.key or b"") + beside
+    return sum(
+        OVERHEAD_BYTES + len(each.data) + len(each.key or b"") + sum(HEADER_BYTES + len(h.value) for h in each.headers)
+        for each in page.messages
+    )
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:

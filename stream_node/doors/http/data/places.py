@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from index_service.limits import PARTITION_MAX
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, StreamNotFound
+from stream_client import Stream, StreamClient, StreamInfo, StreamNotFound
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.problems import Problem
@@ -196,15 +196,3 @@ def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | 
             return each
     numbers = ", ".join(str(each.partition) for each in infos[:20])
     raise Problem(404, "stream-not-found", f"the stream {name!r} has no partition {number}; it has {numbers}")
-
-
-async def make_partition(call: HttpCall, client: StreamClient, name: str, number: int | None) -> StreamInfo:
-    """Creates a stream with one partition. Raises Problem for another partition than 0."""
-    if number:
-        detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
-        raise Problem(404, "stream-not-found", detail)
-    await client.create(name)
-    found = await find_partitions(client, name)
-    if not found:
-        raise RequestRefused(f"the stream {name!r} was deleted while it was made; send the request again")
-    return found[0]

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import Header, Push, Stream, StreamClient
+from stream_client import Header, Push, RequestRefused, Stream, StreamClient
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.data.places import (
@@ -20,8 +20,8 @@ from stream_node.doors.http.data.places import (
     PartitionNumber,
     bytes_of,
     choose,
+    find_partitions,
     known_partitions,
-    make_partition,
     partition_at,
     read_query,
     stream_name,
@@ -111,7 +111,13 @@ async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuer
         if not query.create:
             call.check(Demand(Right.WRITE, name))
             await client.get_stream(name)
-        infos = [await make_partition(call, client, name, query.partition)]
+        if query.partition:
+            detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
+            raise Problem(404, "stream-not-found", detail)
+        await client.create(name)
+        infos = (await find_partitions(client, name))[:1]
+        if not infos:
+            raise RequestRefused(f"the stream {name!r} was deleted while it was made; send the request again")
     if query.partition is None and key is None and query.publisher_id is None:
         info = random.choice(infos)
     else:
