@@ -230,6 +230,7 @@ class DashboardPage:
         url = self.call.request.url
         frame = {
             "page": self,
+            "navigation": self._navigation,
             "csrf": self._sessions.csrf(self.session),
             "identity": identity,
             "is_anonymous": identity == ANONYMOUS,
@@ -244,7 +245,7 @@ class DashboardPage:
             query["seal"] = self._sessions.seal(self.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)
 
-    def navigation(self) -> list[list[str]]:
+    def _navigation(self) -> list[list[str]]:
         """Returns the key, the title and the path of each page that this node has and the user may see."""
         parts, sees_some, sees_all = self.call.parts, self.may(OPERATOR), self.may(OPERATOR, EVERY_NAME)
         has_cluster = shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
