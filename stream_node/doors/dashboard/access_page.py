@@ -68,17 +68,9 @@ async def show_access(page: DashboardPage) -> Response:
 
     return page.show(
         "access.html",
-        rules=[
-            {
-                "name": rule.name,
-                "who": ["everybody else"] if rule.keeper is not None else list(rule.who),
-                "may": _right_names(rule.may),
-                "may_not": _right_names(rule.may_not),
-                "on": ["any name" if not name else f"{name}…" for name in rule.on if concerns(name)],
-            }
-            for rule in parts.authorizer.rules.rules
-            if any(map(concerns, rule.on))
-        ],
+        rules=[rule for rule in parts.authorizer.rules.rules if any(map(concerns, rule.on))],
+        concerns=concerns,
+        names_of=_right_names,
         sees_all=sees_all,
         statistics=parts.authorizer.statistics(),
         connections=Counter(parts.tcp.statistics().identities).most_common(),
