@@ -39,7 +39,7 @@ def _traffic(snapshot: Snapshot, name: str) -> float:
 
 def _endings(snapshot: Snapshot, kind: str) -> dict[str, float]:
     found = [each for each in snapshot.endings if each.kind == kind]
-    return {each.name: each.ends_s for each in found[: snapshot.names_max]}
+    return {each.name: each.ends_s for each in found[: snapshot.parts.config.metrics_names_max]}
 
 
 _tcp = Part(lambda s: s.statistics.tcp)
@@ -143,7 +143,7 @@ TRACES = (
 
 def _stream(name: str, read: Callable[[StreamFigures], float | None], text: str) -> Metric:
     def values(snapshot: Snapshot) -> dict[str, float]:
-        found = ((each.name, read(each)) for each in snapshot.streams)
+        found = ((each.name, read(each)) for each in snapshot.figures.streams)
         return {name: value for name, value in found if value is not None}
 
     return WHOLE(name, values, text, "stream")
@@ -151,7 +151,7 @@ def _stream(name: str, read: Callable[[StreamFigures], float | None], text: str)
 
 def _consumer(name: str, read: Callable[[ConsumerFigures], float | None], text: str) -> Metric:
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-        found = (((each.client_id, each.stream), read(each)) for each in snapshot.consumers)
+        found = (((each.client_id, each.stream), read(each)) for each in snapshot.figures.consumers)
         return {names: value for names, value in found if value is not None}
 
     return WHOLE(name, values, text, "client", "stream")
@@ -182,8 +182,9 @@ def _count(snapshot: Snapshot) -> Values:
 def _lasting(snapshot: Snapshot, kind: TroubleKind) -> dict[tuple[str, ...], float]:
     """Returns how long each trouble of one kind lasts, by its subject: the longest, and the next longest as OTHERS."""
     troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
-    found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
-    for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
+    names_max = snapshot.parts.config.metrics_names_max
+    found = {trouble.subject: trouble.lasts_s for trouble in troubles[:names_max]}
+    for trouble in troubles[names_max : names_max + 1]:
         found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s
     return found
 

@@ -141,17 +141,14 @@ class Mailboxes(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that the metrics show. parts: those of the running node, which go on counting. troubles: None if
-    unknown. streams, consumers: empty if the database could not be read. endings: of certificates and tokens, the next
-    first."""
+    """Everything that the metrics show. parts: those of the running node, which go on counting. figures: empty if the
+    database could not be read. troubles: None if unknown. endings: of certificates and tokens, the next first."""
 
     parts: NodeParts
     statistics: ServerStatistics
     mailboxes: Mailboxes
-    streams: list[StreamFigures]
-    consumers: list[ConsumerFigures]
+    figures: Figures
     troubles: CurrentTroubles | None
-    names_max: int
     endings: list[Ending]
     files: dict[str, float]
 
@@ -168,10 +165,8 @@ async def take_snapshot(parts: NodeParts) -> Snapshot:
         parts=parts,
         statistics=parts.statistics(),
         mailboxes=await _walk_mailboxes(parts),
-        streams=figures.streams,
-        consumers=figures.consumers,
+        figures=figures,
         troubles=troubles,
-        names_max=parts.config.metrics_names_max,
         endings=await trio.to_thread.run_sync(read_endings, parts.config),
         files={} if parts.folder is None else await trio.to_thread.run_sync(_file_sizes, parts.folder),
     )
