@@ -76,26 +76,26 @@ def read_query(request: Request, kind: type[Q]) -> Q:
         raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
     if len(values) != len(pairs):
         raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
-    missing = next((name for name, field in known.items() if field.required and name not in values), None)
-    if missing is not None:
-        raise Problem(400, "invalid-request", f"the parameter {missing} is missing")
     # Each text is converted to the type of its field, with the bounds of that type.
     try:
         found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
+        # Such as "Expected `int`, got `str` - at `$.limit`", or "Object missing required field `index`".
         reason, _, name = str(error).removesuffix("`").partition(" - at `$.")
+        if not name:
+            raise Problem(400, "invalid-request", f"the parameter {reason.rpartition('`')[2]} is missing") from error
         reason = reason.replace(" | null", "")
         raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {reason}") from error
     # The text "null" is no number, and a parameter that is there is not missing.
-    null = next((name for name in values if getattr(found, known[name].name) is None), None)
+    null = next((name for name in values if getattr(found, known[name]) is None), None)
     if null is not None:
         raise Problem(400, "invalid-request", f"the parameter {null} is wrong: it must not be null")
     return found
 
 
 @cache
-def _parameters(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+def _parameters(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
 
 
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
