@@ -186,12 +186,11 @@ async def drain(page: DashboardPage) -> Response:
 
 def shards_text(shards: Iterable[int]) -> str:
     """Returns ascending shards as hexadecimal digits, such as `03 07 a0..a4`."""
-    runs = (list(run) for _, run in groupby(enumerate(shards), lambda each: each[1] - each[0]))
-    return " ".join(_run_text([number for _, number in run]) for run in runs)
-
-
-def _run_text(run: Sequence[int]) -> str:
-    return f"{run[0]:02x}..{run[-1]:02x}" if len(run) > 2 else " ".join(f"{number:02x}" for number in run)
+    # Within a run, a shard and its place in the list differ by the same number.
+    runs = (
+        [f"{shard:02x}" for _, shard in run] for _, run in groupby(enumerate(shards), lambda each: each[1] - each[0])
+    )
+    return " ".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else " ".join(run) for run in runs)
 
 
 def owner_marks(names: Iterable[str]) -> dict[str, OwnerMark]:
