@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from block_node.persist.mark import STREAM_PREFIX
 from stream_client import ClientError
 from stream_node.care.trouble import CurrentTroubles, Trouble
-from stream_node.doors.dashboard import access_page, blocks, exports, messages, streams
+from stream_node.doors.dashboard import access_page, blocks, messages, streams
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, Trends, listed
 from stream_node.doors.dashboard.page import PATH, DashboardPage, Sessions, set_cookie, show_problem
@@ -76,9 +76,9 @@ class Dashboard:
             ("POST", "/mirrors/promote", access_page.promote),
             ("POST", "/mirrors/remove", access_page.remove),
             ("GET", "/own-workers", access_page.show_own_workers),
-            ("GET", "/exports", exports.show_exports),
-            ("GET", "/export", exports.show_export),
-            ("GET", "/export/run", exports.show_run),
+            ("GET", "/exports", access_page.show_exports),
+            ("GET", "/export", access_page.show_export),
+            ("GET", "/export/run", access_page.show_run),
             ("GET", "/access", access_page.show_access),
             ("GET", "/sign-in", self._show_sign_in),
             ("POST", "/sign-in", self._sign_in),
