@@ -19,7 +19,7 @@ from starlette.responses import Response
 from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
 from stream_client import ClientError, StreamClient, StreamInfo
-from stream_node.doors.dashboard.listing import ROWS, list_infos, permitted, show_rows, shown_rows
+from stream_node.doors.dashboard.listing import ROWS, cut_rows, list_infos, permitted, shown_rows
 from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, OPERATOR, DashboardPage
 from stream_node.doors.dashboard.rendering import clock, number
 from stream_node.doors.http.problems import Problem, problem_of
@@ -220,7 +220,7 @@ async def show_own_workers(page: DashboardPage) -> Response:
         # In a cluster and with several processes, the node asks the others.
         found = (await client.session.ask(WORKERS, OWN_WORKERS, OwnWorkersRequest(0))).workers
     has_processes = any(each.process for each in found)
-    return page.show("own_workers.html", shown=show_rows(page, found), has_processes=has_processes)
+    return page.show("own_workers.html", shown=cut_rows(found, page.count("first", 0)), has_processes=has_processes)
 
 
 PROMOTION_WAIT_S = 10.0
@@ -242,7 +242,7 @@ async def show_mirrors(page: DashboardPage) -> Response:
     follows = [each for each in states if each.condition not in FENCES]
     return page.show(
         "mirrors.html",
-        shown=show_rows(page, states),
+        shown=cut_rows(states, page.count("first", 0)),
         following=sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
         follow_count=len(follows),
         fence_count=len(states) - len(follows),
@@ -343,7 +343,7 @@ async def show_export(page: DashboardPage) -> Response:
     except Problem as found:
         # The page shows the runs even if the partitions cannot be read.
         partitions, problem = [], found.detail
-    shown, infos = show_rows(page, partitions), {}
+    shown, infos = cut_rows(partitions, page.count("first", 0)), {}
     async with page.client() as client:
         for name in {each.of.stream for each in shown.rows}:
             infos.update({(name, each.partition): each for each in await permitted(list_infos(client, name))})

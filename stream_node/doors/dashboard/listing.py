@@ -19,7 +19,6 @@ from index_service.storage import saved_indexes
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
 from stream_node.care.unread_rows import ONE, ZERO, lag_sum, next_unread, to_read, to_read_joined
-from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.data.places import find_partitions
 from stream_node.doors.http.problems import Problem
 from stream_service.operations import describe
@@ -117,10 +116,6 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
         if each.holder is not None and each.holder not in row.holders:
             row.holders.append(each.holder)
     return rows
-
-
-def show_rows(page: DashboardPage, rows: Sequence[Any]) -> Shown:
-    return cut_rows(rows, page.count("first", 0))
 
 
 def cut_rows(rows: Sequence[Any], first: int, make: Callable[[Any], Any] = lambda row: row) -> Shown:

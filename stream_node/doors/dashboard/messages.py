@@ -45,7 +45,8 @@ async def show_messages(page: DashboardPage) -> Response:
     """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
     start = begin_of(page.get("start").strip() or "first")
-    match = Match.of(*(page.get(each) for each in ("key", "header", "content")))
+    search = {each: page.get(each) for each in ("key", "header", "content")}
+    match = Match.of(*search.values())
     async with page.client() as client:
         whole = await client.get_stream(name)
         stream = whole.get_partition(number)
@@ -61,7 +62,6 @@ async def show_messages(page: DashboardPage) -> Response:
         else:
             end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
             rows, after = await _search(page, stream, first, end, view, match)
-    search = {each: page.get(each) for each in ("key", "header", "content")}
     return page.show(
         "messages.html",
         stream=name,

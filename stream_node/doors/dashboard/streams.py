@@ -41,7 +41,7 @@ async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
         async with page.client() as client:
             infos, saved = await listing.list_infos(client), await listing.permitted(listing.list_saved(client))
         rows = [row for row in listing.stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
-        shown = listing.show_rows(page, sorted(rows, key=ORDERS[order]))
+        shown = listing.cut_rows(sorted(rows, key=ORDERS[order]), first)
     else:
         asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
         shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
@@ -155,7 +155,7 @@ async def show_consumers(page: DashboardPage) -> Response:
         if has_own_databases(page.call.parts.config):
             saved, infos = await listing.list_saved(client), await listing.permitted(listing.list_infos(client))
             rows = [row for row in listing.consumer_rows(infos, saved) if asked.finds(row.client_id, row.stream)]
-            shown = listing.show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
+            shown = listing.cut_rows(sorted(rows, key=lambda row: -(row.lag or 0)), first)
         else:
             shown = await listing.find(page.call.parts.runner, asked, listing.find_consumers)
             for row in shown.rows:
