@@ -52,14 +52,7 @@ class RequestMemory:
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(
-        self,
-        usages: Usages,
-        holdings: Holdings,
-        key: str,
-        readings: Readings,
-        bodies: Counter[str],
-        *,
-        page_bytes: int,
+        self, usages: Usages, holdings: Holdings, key: str, readings: Readings, bodies: Counter[str], *, page_bytes: int
     ) -> None:
         """holdings: of the connection. key: its party (`party_key`). bodies: the held bytes of bodies of each party
         that holds some. page_bytes: the usual size of a page."""
