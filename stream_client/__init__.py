@@ -64,7 +64,8 @@ from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.routed_messages import RoutedMessage
 from stream_client.secure import SecureChannel
 from stream_client.session import Connected, Conversation
-from stream_client.share.shared_consumer import LeaseMember, SharedConsumer, SharedMessages
+from stream_client.share.membership import LeaseMember
+from stream_client.share.shared_consumer import SharedConsumer, SharedMessages
 from stream_client.shell.base_shell import Framing, OnLink, Reconnect
 from stream_client.stopping import Stopped, stop_on_signals
 from stream_client.streams import PartitionedStream, Stream

@@ -15,9 +15,9 @@ from index_service.extensions import (
     SetRequest,
 )
 from stream_client.arguments import BeforeLike, before_of
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
-from stream_client.partitions import OnePartition
 from stream_client.session import ClientSession, Connected
 from stream_service.appending import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
@@ -45,10 +45,28 @@ LIST_PAGE = 1_000
 T = TypeVar("T")
 
 
-class StreamAdmin(OnePartition):
+class StreamAdmin:
     """The base class of `streams.Stream`: the operations of an administrator on one partition of a stream."""
 
-    session: ClientSession
+    def __init__(self, session: ClientSession, handle: PartitionHandle) -> None:
+        self.session = session
+        self.handle = handle
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
+
+    @property
+    def name(self) -> str:
+        return self.handle.name
+
+    @property
+    def partition(self) -> int:
+        return self.handle.partition
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of unanswered pushes to this partition, by all publishers of this client."""
+        return self.handle.unconfirmed
 
     async def info(self) -> StreamInfo:
         """Returns the node's description of the partition: its first and next index, size, times and retention."""

@@ -6,20 +6,23 @@ The messages have the format of the bidirectional workers of Ockam's Elixir impl
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterable
 from typing import Self
 
-from ockam.actors.address import Route
+from ockam.actors.address import Address, Route, local
 from stream_client.arguments import NEW
+from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer, doubted
-from stream_client.routed_messages import RoutedAnswers, RoutedMessage, decode_routed, encode_routed
+from stream_client.core.pushes import PendingResult
+from stream_client.errors import ClientError, RequestRefused, RequestTimeout, UnexpectedAnswer, doubted
+from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
 from stream_client.session import ClientSession
 from stream_client.streams import Stream, create_streams
-from stream_service.extensions import RichMessage
+from stream_service.extensions import FromIndex, RichMessage
 
 
-class Correspondent(RoutedAnswers):
+class Correspondent:
     """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
     inbox: the stream in which the other parties store their answers.
@@ -27,7 +30,10 @@ class Correspondent(RoutedAnswers):
     """
 
     def __init__(self, session: ClientSession, inbox: Stream) -> None:
-        super().__init__()
+        self._waiting: dict[Address, _RoutedAnswer] = {}
+        self._name = f"asked_{secrets.token_hex(8)}_"
+        self._requests = 0
+        self.strays = 0
         self._session = session
         self._streams: dict[str, Stream] = {}
         self._reader: Reader | None = None
@@ -92,8 +98,63 @@ class Correspondent(RoutedAnswers):
                 index = 0
             # Another task may have made the reader during the wait above.
             if self._reader is None:
-                self._reader = self._read_inbox(self._session, self.inbox.handle, index)
+                self._reader = Reader(
+                    self._session,
+                    self.inbox.handle,
+                    FromIndex(index),
+                    page_messages=PAGE_MESSAGES,
+                    waits=True,
+                    on_page=self._arrived,
+                )
         return self._reader
+
+    def _wait_for(self) -> tuple[Address, _RoutedAnswer]:
+        """Returns a new address and the answer awaited at it. The caller deletes the address from `_waiting`."""
+        self._requests += 1
+        address = local(f"{self._name}{self._requests}")
+        answer = self._waiting[address] = _RoutedAnswer()
+        return address, answer
+
+    def _arrived(self, reader: Reader) -> None:
+        # Without a page no answer can come, so every waiting request fails with the error.
+        try:
+            page = reader.take()
+        except ClientError as error:
+            for answer in list(self._waiting.values()):
+                answer.finish(error)
+            return
+        # The position means nothing in an inbox that was made again.
+        if page.created_us is not None and page.created_us != reader.created_us:
+            if reader.created_us:
+                reader.begin_anew()
+            reader.created_us = page.created_us
+        for message in page.messages:
+            self._deliver(message.data)
+        # An answer that has not come yet will be in a later page.
+        if any(not answer.done for answer in self._waiting.values()):
+            reader.ask()
+
+    def _deliver(self, data: bytes) -> None:
+        """Finishes the request that this data of a message answers. Without such a request, the message is a stray."""
+        try:
+            routed = decode_routed(data)
+        except UnexpectedAnswer:
+            self.strays += 1
+            return
+        answer = self._waiting.get(routed.onward_route[0]) if routed.onward_route else None
+        if answer is None or answer.done:
+            self.strays += 1
+        else:
+            answer.routed = routed
+            answer.finish()
+
+
+class _RoutedAnswer(PendingResult):
+    __slots__ = ("routed",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routed: RoutedMessage | None = None
 
 
 class RoutedMessages:

@@ -1,34 +1,88 @@
-"""Saves the positions of consumers, in the node's index service (`SavedIndexes`) or in another object (`Positions`)."""
+"""Saves the positions of consumers, in the node's index service (`SavedIndexes`) or in another object (`Positions`).
+
+A position belongs to one incarnation of a stream: a stream that was deleted and made again under the same name is
+another one, with another creation time. A position also has a generation, which changes when somebody else sets or
+deletes the position. A save names both (its mark), so that the node can refuse a save that comes too late.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from index_service.extensions import (
+    LOAD_PARTITIONS_MAX,
     LOAD_POSITIONS,
     MARKED_SAVE,
+    LoadedPosition,
+    LoadRequest,
+    LoadResponse,
+    MarkedResponse,
+    MarkedSave,
     SaveResponse,
     SaveStatus,
 )
-from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
+from index_service.limits import INDEX_MAX
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
+from ockam.protocol import ProtocolError
+from stream_client.arguments import encoded
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import AccessDenied, NodeFailed, RequestRefused
-from stream_client.position_saves import (
-    KnownPosition,
-    OnReset,
-    PositionSaves,
-    check_answer,
-    check_keeps_positions,
-    check_name,
-    knows_no_marks,
+from stream_client.errors import (
+    AccessDenied,
+    ClientError,
+    InvalidArgument,
+    NodeFailed,
+    RequestRefused,
+    UnexpectedAnswer,
 )
-from stream_client.session import ClientSession, Connected
+from stream_client.session import Connected
+
+P = TypeVar("P")
 
 SAVES_MAX = 5
 """A save without a mark is sent at most this many times. It has no answer, and can be lost with a connection."""
+
+
+OnReset = Callable[[int], None]
+"""The type of a function that is called with a partition whose position somebody else has changed."""
+
+
+class KnownPosition:
+    """The client's knowledge of one saved position.
+
+    index: the next index to read, as it was loaded.
+    saved_us: when the position was saved, in microseconds since 1970; 0: unknown.
+    created_us: when the stream was created to which the position belongs; 0: unknown.
+    generation: the generation of the position; None if it is unknown, because the node is an older one or the program
+        saves its positions elsewhere.
+    on_reset: called when an answer of the node shows that somebody else has changed the position.
+    """
+
+    __slots__ = ("created_us", "generation", "index", "on_reset", "saved_us")
+
+    def __init__(self, index: int, loaded: LoadedPosition | None = None, on_reset: OnReset | None = None) -> None:
+        self.index = index
+        self.saved_us = 0 if loaded is None else loaded.saved_us
+        self.created_us = 0 if loaded is None else loaded.created_us
+        self.generation = None if loaded is None else loaded.generation
+        self.on_reset = on_reset
+
+    def is_of(self, created_us: int) -> bool:
+        """Whether the position belongs to the stream that was created at this time."""
+        if self.created_us:
+            return self.created_us == created_us
+        # If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
+        return not 0 < self.saved_us < created_us
+
+    @property
+    def may_be_set(self) -> bool:
+        """Whether the index may be one that somebody has set, or the 0 of a new position. Else a consumer saved it."""
+        # Whoever sets or makes a position gives it a generation that is not before `saved_us`. A consumer's save keeps
+        # the generation. Positions of older versions have the generation 0, and say nothing.
+        return not self.generation or self.generation >= self.saved_us
 
 
 class Positions(Protocol):
@@ -48,7 +102,7 @@ class Positions(Protocol):
         ...
 
 
-class SavedIndexes(PositionSaves):
+class SavedIndexes:
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
     The service keeps the highest index saved so far. It confirms the saves of positions that were loaded with `resume`.
@@ -56,11 +110,13 @@ class SavedIndexes(PositionSaves):
     their indexes back, and saves again if a save was lost together with a connection.
     """
 
-    _session: ClientSession
-
     def __init__(self, client: Connected, client_id: str) -> None:
         """client: a StreamClient. client_id: the name under which the node saves the positions."""
-        super().__init__(client.session, client_id)
+        self._session = client.session
+        self._marks: dict[tuple[str, int], KnownPosition] = {}
+        self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
+        self._checks: dict[tuple[str, int], Callable[[], None]] = {}
+        self.client_id = client_id
 
     async def get(self, stream_name: str, partition: int = 0) -> int:
         """Returns the saved index of one partition; 0 if no index was saved. Raises what `load` raises."""
@@ -126,6 +182,118 @@ class SavedIndexes(PositionSaves):
         if missing:
             raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
 
+    def __repr__(self) -> str:
+        return f"<SavedIndexes of {self.client_id!r}>"
+
+    def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
+        """Asks, without waiting, whether somebody else has changed these positions. If so, calls the `on_reset` that
+        was given to `SavedIndexes.resume`."""
+
+        def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
+            if not isinstance(answer, ClientError):
+                for partition, position in zip(asked, answer.positions, strict=False):
+                    mark = self._marks.get((stream_name, partition))
+                    if mark is None or mark.generation is None or mark.on_reset is None:
+                        continue
+                    if position is None or position.generation != mark.generation:
+                        mark.on_reset(partition)
+
+        marked = [each for each in partitions if (stream_name, each) in self._marks]
+        for asked in split_partitions(marked):
+            # A later question replaces an unanswered one. Else questions would pile up while the node is away.
+            # Another consumer's question about other partitions must stay.
+            key = stream_name, asked[0]
+            self._checks.pop(key, nothing)()
+            request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
+            answered = partial(checked, asked)
+            self._checks[key] = self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, answered)
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
+        unless the position was loaded with `resume`. Raises InvalidArgument for an index that no node can save."""
+        marked, plain = self._split(stream_name, indexes)
+        for request in marked:
+            # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
+            key = stream_name, request.partition
+            self._cancels.pop(key, nothing)()
+            answered = partial(self._saved, request)
+            self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
+        self._tell(stream_name, plain)
+
+    def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
+        """Returns the request that saves an index, with the lease's fence; None if the generation is unknown."""
+        mark = self._marks.get((stream_name, partition))
+        if mark is None or mark.generation is None:
+            return None
+        return MarkedSave(
+            request_id=0,
+            client_id=self.client_id,
+            stream_name=stream_name,
+            partition=partition,
+            index=index,
+            fence=fence,
+            created_us=mark.created_us,
+            generation=mark.generation,
+        )
+
+    def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
+        """Applies the answer to a save. If somebody else has changed the position, calls `on_reset`."""
+        mark = self._marks.get((request.stream_name, request.partition))
+        if mark is None or mark.generation != request.generation:
+            # The position was loaded again since the save was sent.
+            return
+        if answer.status is SaveStatus.OK:
+            mark.generation = answer.generation
+        elif answer.status is SaveStatus.RESET and mark.on_reset is not None:
+            mark.on_reset(request.partition)
+
+    def _load_requests(self, stream_name: str, partitions: Sequence[int]) -> list[LoadRequest]:
+        return [
+            LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in split_partitions(partitions)
+        ]
+
+    def _loaded(
+        self, stream_name: str, partitions: Sequence[int], answers: Sequence[LoadResponse], on_reset: OnReset
+    ) -> list[KnownPosition]:
+        """Returns the positions in the answers to `_load_requests`. Raises UnexpectedAnswer if some are missing."""
+        found = [position for answer in answers for position in answer.positions if position is not None]
+        if len(found) != len(partitions):
+            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
+        marks = [KnownPosition(position.index, position, on_reset) for position in found]
+        self._marks.update(zip(((stream_name, partition) for partition in partitions), marks, strict=True))
+        return marks
+
+    def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
+        if not isinstance(answer, ClientError):
+            self.answered(request, answer)
+        elif knows_no_marks(answer):
+            self._tell(request.stream_name, self._without_marks([request]))
+
+    def _without_marks(self, requests: Sequence[MarkedSave]) -> dict[int, int]:
+        """Returns the indexes of saves that an older node has refused. Their positions have no marks from now on."""
+        for each in requests:
+            mark = self._marks.get((each.stream_name, each.partition))
+            if mark is not None:
+                mark.generation = None
+        return {each.partition: each.index for each in requests}
+
+    def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
+        marked, plain = [], {}
+        for partition, index in indexes.items():
+            if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
+                raise InvalidArgument(f"index {index!r} cannot be saved; pass one from 0 to {INDEX_MAX}")
+            request = self.request(stream_name, partition, index, None)
+            if request is None:
+                plain[partition] = index
+            else:
+                marked.append(request)
+        return marked, plain
+
+    def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        for partition, index in indexes.items():
+            request = SavePartitionIndex(self.client_id, stream_name, partition, index)
+            self._session.core.notify(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
+
 
 async def resume(
     positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
@@ -143,3 +311,38 @@ def to_positions(client: Connected, positions: Positions | str) -> Positions:
     if isinstance(positions, str):
         return SavedIndexes(client, check_name(positions))
     return check_keeps_positions(positions)
+
+
+def knows_no_marks(error: ClientError) -> bool:
+    """Whether a node has refused a save because it knows no marks. The client has then connected to an older node."""
+    return isinstance(error, RequestRefused) and MARKED_SAVE.name in str(error)
+
+
+def check_keeps_positions(positions: P) -> P:
+    if not hasattr(positions, "save_nowait"):
+        raise InvalidArgument(
+            "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
+            f"(SavedIndexes, LeaseMember), not {type(positions).__name__}"
+        )
+    return positions
+
+
+def check_name(name: str) -> str:
+    if not name:
+        raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
+    return name
+
+
+def check_answer(request: GetPartitionIndex, answer: PartitionIndex) -> None:
+    asked = (request.client_id, request.stream_name, request.partition)
+    if (answer.client_id, answer.stream_name, answer.partition) != asked:
+        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
+
+
+def split_partitions(partitions: Sequence[int]) -> list[list[int]]:
+    begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
+    return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
+
+
+def nothing() -> None:
+    """Used as the callback if no timer, request or listener is set."""

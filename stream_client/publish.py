@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push
-from stream_client.partitions import PushWindow, PushWindows, raise_failed
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.errors import InvalidArgument
+from stream_client.partitions import ByPartition, raise_failed
 from stream_client.session import ClientSession
 
+LOOKS = 4
+"""A publisher checks this many times within the client's `answer_timeout_s` whether the node answers its pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another
 message, unless the shell still gathers pushes to many streams."""
 
 
-class Publisher(PushWindow):
+class Publisher:
     """Pushes messages to one partition without waiting for each confirm. A context manager.
 
     At most `window` pushes are unanswered at a time. The end of a block without an exception waits until every push is
@@ -26,7 +31,49 @@ class Publisher(PushWindow):
     blocking publisher checks this only inside calls of the program. A publisher without this timeout waits for ever.
     """
 
-    _session: ClientSession
+    def __init__(
+        self,
+        session: ClientSession,
+        handle: PartitionHandle,
+        window: int,
+        sequences: SequenceMachine | None,
+        keep_failed: bool,
+    ) -> None:
+        if window < 1:
+            raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
+        self._session = session
+        self._handle = handle
+        self._window = window
+        self._sequenced = sequences is not None
+        self._queue = session.core.open_queue(handle, sequences)
+        self._timeout_s = session.answer_timeout_s
+        self._is_watched = False
+        self._cancel_look: Callable[[], None] = lambda: None
+        # How many answers had come at the last check, and how many checks ago that number last changed.
+        self._answers = self._looks = 0
+        if keep_failed:
+            self._queue.failed = None
+
+    def __repr__(self) -> str:
+        where = f"{self._handle.name!r}, partition {self._handle.partition}"
+        return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
+
+    @property
+    def failed(self) -> Sequence[Push]:
+        """The failed pushes for whose result the program has not asked. With `keep_failed` they are not collected."""
+        return tuple(push for push in self._queue.failed or () if not push.taken)
+
+    def close(self) -> None:
+        """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
+        self._session.core.streams.close_queue(self._handle, self._queue)
+        # The timer would keep this publisher in memory for a part of the client's `answer_timeout_s`.
+        if not self._queue.pushes:
+            self._cancel_look()
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of unanswered pushes, including those that are not sent yet."""
+        return len(self._queue.pushes)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,12 +159,44 @@ class Publisher(PushWindow):
         while self._queue.pushes:
             await self._session.shell.wait(self._queue.room())
 
+    def _watch(self) -> None:
+        """Checks at intervals whether the node answers, until no push is unanswered."""
+        if self._timeout_s is not None and self._queue.pushes:
+            self._is_watched = True
+            self._answers, self._looks = self._queue.answers, 0
+            self._cancel_look = self._session.shell.call_later(self._timeout_s / LOOKS, self._look)
 
-class PartitionedPublisher(PushWindows[Publisher]):
+    def _look(self) -> None:
+        queue, timeout_s = self._queue, self._timeout_s
+        assert timeout_s is not None
+        # An answer that finishes no push counts too: a node that cannot tell whether a push is stored is not silent.
+        self._looks = self._looks + 1 if queue.answers == self._answers else 0
+        self._answers = queue.answers
+        # A blocking client's timer may be late. So several checks in a row must see no answer, not one at the end of
+        # the time.
+        if self._looks == LOOKS:
+            self._looks = 0
+            queue.fail_all(self._session.silence(timeout_s))
+        if queue.pushes:
+            self._cancel_look = self._session.shell.call_later(timeout_s / LOOKS, self._look)
+        else:
+            self._is_watched = False
+
+
+class PartitionedPublisher(ByPartition[Publisher]):
     """Pushes each message to the partition of its key, or without a key to all in turn. A context manager.
 
     Each partition has its own window. The end of its block waits and raises as the end of a `Publisher` block does.
     """
+
+    def __repr__(self) -> str:
+        partitions = f"{len(self._items)} partitions"
+        return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of unanswered pushes in all partitions together."""
+        return sum(publisher.unconfirmed for publisher in self._items)
 
     async def __aenter__(self) -> Self:
         return self
@@ -152,3 +231,9 @@ class PartitionedPublisher(PushWindows[Publisher]):
         """Waits until every push to every partition is confirmed or has failed."""
         for publisher in self._items:
             await publisher.flush()
+
+    def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        for publisher in self._items:
+            publisher.close()

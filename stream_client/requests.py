@@ -1,14 +1,10 @@
 """Requests: sends requests to the workers of one node, without waiting. `ClientSession` adds the waiting.
-PartitionWatch: notices partitions that are added to a stream. Conversing: the client's end of a conversation.
-
-Code that never waits is the same for async and for blocking programs, so both kinds of clients share it. Only code that
-waits has an async and a blocking half.
+PartitionWatch: notices partitions that are added to a stream.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
@@ -20,9 +16,8 @@ from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import not_supported
-from stream_client.core.pushes import PendingResult
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
-from stream_client.errors import ClientError, ConnectionLost, RequestTimeout, UnexpectedAnswer
+from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 from stream_client.shell.base_shell import BaseShell
 from stream_client.shell.contact import no_contact
 from stream_service.extensions import LIST, ListRequest, ListResponse, StreamKey
@@ -163,47 +158,3 @@ class PartitionWatch:
         if count > self._known:
             more, self._known = list(range(self._known, count)), count
             self._on_more(more)
-
-
-class Conversing:
-    """The client's end of a conversation: its received messages, and the error if the conversation is lost."""
-
-    def __init__(self, session: Requests, service: str) -> None:
-        self._session = session
-        self._changed: PendingResult | None = None
-        self._lost: ClientError | None = None
-        self._was_open = False
-        self._core = session.core.converse(service)
-        self._core.on_change = self._note_change
-        self._was_open = self._core.is_open
-
-    @property
-    def received(self) -> deque[bytes]:
-        """The payloads of the messages that have arrived and that `receive` has not returned yet, oldest first."""
-        return self._core.received
-
-    def send_nowait(self, payload: bytes) -> None:
-        """Queues a message for sending, without waiting. Raises what `send` raises."""
-        self._check()
-        self._core.send(payload)
-
-    def close(self) -> None:
-        """Ends the conversation. Messages that arrive later are dropped. Safe to call twice."""
-        self._session.core.end_conversation(self._core)
-
-    def _check(self) -> None:
-        # A new connection does not reopen a conversation.
-        if self._lost is not None:
-            raise self._lost.with_traceback(None)
-        if self._was_open and self._core.error is not None:
-            raise self._core.error.with_traceback(None)
-
-    def _note_change(self) -> None:
-        if not self._core.is_open and self._was_open:
-            closed = self._session.core.connection.closed
-            self._lost = closed or ConnectionLost(f"the connection to {self._session.address} ended")
-            self._session.core.end_conversation(self._core)
-        self._was_open = self._was_open or self._core.is_open
-        changed, self._changed = self._changed, None
-        if changed is not None:
-            changed.finish()

@@ -4,6 +4,7 @@ Conversation: an exchange of any number of messages with one service of a node.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -12,8 +13,8 @@ from ockam.protocol import ProtocolError
 from stream_client.core.calls import Call, answer_of
 from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.core.pushes import PendingResult
-from stream_client.errors import NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Conversing, Requests, Target
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_client.requests import Requests, Target
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -66,7 +67,7 @@ class ClientSession(Requests):
             raise self.silence(timeout_s)
 
 
-class Conversation(Conversing):
+class Conversation:
     """An exchange of any number of messages with one service of a node. `StreamClient.converse` begins a conversation.
 
     A conversation ends when `close` is called or the connection is lost. Every `send` after the loss raises
@@ -74,7 +75,28 @@ class Conversation(Conversing):
     begin another conversation and wait for its `opened`, which returns after the client has reconnected.
     """
 
-    _session: ClientSession
+    def __init__(self, session: ClientSession, service: str) -> None:
+        self._session = session
+        self._changed: PendingResult | None = None
+        self._lost: ClientError | None = None
+        self._was_open = False
+        self._core = session.core.converse(service)
+        self._core.on_change = self._note_change
+        self._was_open = self._core.is_open
+
+    @property
+    def received(self) -> deque[bytes]:
+        """The payloads of the messages that have arrived and that `receive` has not returned yet, oldest first."""
+        return self._core.received
+
+    def send_nowait(self, payload: bytes) -> None:
+        """Queues a message for sending, without waiting. Raises what `send` raises."""
+        self._check()
+        self._core.send(payload)
+
+    def close(self) -> None:
+        """Ends the conversation. Messages that arrive later are dropped. Safe to call twice."""
+        self._session.core.end_conversation(self._core)
 
     async def opened(self, timeout_s: float | None = None) -> None:
         """Waits until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes longer
@@ -125,3 +147,20 @@ class Conversation(Conversing):
             return protocol.decode_response(payload)
         except ProtocolError as error:
             raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
+
+    def _check(self) -> None:
+        # A new connection does not reopen a conversation.
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)
+        if self._was_open and self._core.error is not None:
+            raise self._core.error.with_traceback(None)
+
+    def _note_change(self) -> None:
+        if not self._core.is_open and self._was_open:
+            closed = self._session.core.connection.closed
+            self._lost = closed or ConnectionLost(f"the connection to {self._session.address} ended")
+            self._session.core.end_conversation(self._core)
+        self._was_open = self._was_open or self._core.is_open
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.finish()

@@ -27,12 +27,14 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.partitions import WINDOW, SomePartitions, make_sequences
+from stream_client.partitions import WINDOW, ByPartition, make_sequences
 from stream_client.positions import Positions
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.session import ClientSession
-from stream_client.share.shared_consumer import LeaseMember, SharedConsumer
+from stream_client.share.membership import LeaseMember
+from stream_client.share.shared_consumer import SharedConsumer
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
+from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage
 
 
@@ -170,7 +172,7 @@ class Stream(StreamAdmin):
         return arrow.reader(await self.session.shell.iterated(partial(_batch_before, last, follower, arrow)))
 
 
-class PartitionedStream(SomePartitions[Stream]):
+class PartitionedStream(ByPartition[Stream]):
     """Some or all existing partitions of one stream.
 
     partitions: these partitions, in order of their numbers.
@@ -179,6 +181,42 @@ class PartitionedStream(SomePartitions[Stream]):
     consumers and pushes also use partitions that are added later, within some seconds. Then a key can belong to another
     partition than before, for all publishers alike. The earlier messages with this key stay where they are.
     """
+
+    def __init__(self, partitions: Sequence[Stream], *, is_whole: bool = False) -> None:
+        """is_whole: whether these are all partitions of the stream."""
+        first = partitions[0]
+        items = {stream.partition: stream for stream in partitions}
+        super().__init__(first.session, first.name, items, is_whole, lambda handle: type(first)(first.session, handle))
+
+    @property
+    def partitions(self) -> tuple[Stream, ...]:
+        """These partitions, in order of their numbers."""
+        return self._items
+
+    def __repr__(self) -> str:
+        there = len(self.partitions)
+        noun = "partition" if self.count == 1 else "partitions"
+        which = f"{self.count} {noun}" if there == self.count else f"{there} of {self.count} {noun}"
+        return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def count(self) -> int:
+        """The highest number of these partitions plus one, so a deleted partition below it counts too. The partition of
+        a key depends on it."""
+        return self._count
+
+    def partition_for(self, key: BytesLike) -> Stream:
+        """Returns the partition that stores messages with this key (`stream_service.names.partition_of`). Raises
+        StreamNotFound if that partition was deleted."""
+        return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
+
+    def get_partition(self, partition: int) -> Stream:
+        """Returns the partition with this number. Raises StreamNotFound if it does not exist."""
+        return self._get(partition)
 
     async def push(
         self,

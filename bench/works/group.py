@@ -18,7 +18,7 @@ from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
 from bench.share_member import READY
 from stream_client import StreamClient, connect
-from stream_client.share.shared_consumer import LeaseMember
+from stream_client.share.membership import LeaseMember
 
 STARTED: Final = "group: from the start of its members to a message of each partition"
 RESTED: Final = "group: the node, while nothing is pushed"

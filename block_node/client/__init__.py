@@ -3,7 +3,7 @@
 `block_node.client.blocking` is the same client for programs without an event loop.
 """
 
-from block_node.client.client import BlockClient, BlockPublisher, connect
+from block_node.client.client import BlockClient, connect
 from block_node.client.errors import (
     AnotherBlock,
     BlockNotAvailable,
@@ -15,7 +15,7 @@ from block_node.client.errors import (
     SubscriptionRefused,
 )
 from block_node.client.outgoing import OutgoingBlock
-from block_node.client.publish_sessions import PublishSettings
+from block_node.client.publish_sessions import BlockPublisher, PublishSettings
 from block_node.client.subscribing import BlockArrived, BlockWithdrawn, ItemsArrived, ReceivedBlock
 
 __all__ = [

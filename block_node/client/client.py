@@ -17,21 +17,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from block_node.blocks.block_reader import ReadBlock
-from block_node.client.comparison import read_given
-from block_node.client.errors import AnotherBlock, BlockNotAvailable, DamagedAnswer, SubscriptionRefused
-from block_node.client.outgoing import OutgoingBlock
-from block_node.client.publish_sessions import ANSWER_S_MAX, PublishSessions, PublishSettings
+from block_node.client.errors import BlockNotAvailable, DamagedAnswer
+from block_node.client.publish_sessions import ANSWER_S_MAX, BlockPublisher, PublishSettings
 from block_node.client.subscribing import (
-    PASSING,
     WINDOW_BYTES,
-    AboutBlock,
     BlockArrived,
     ItemsArrived,
     ReceivedBlock,
-    Sourcing,
-    Subscribing,
-    SubscriptionEvent,
+    Subscription,
 )
 from block_node.item_splitting import ItemJoiner
 from block_node.protocol_reading import (
@@ -42,17 +35,13 @@ from block_node.protocol_reading import (
     GetStatus,
     StatusRequest,
     StatusResponse,
-    Subscribe,
-    SubscribeStatus,
 )
 from ockam.actors.address import Route
 from ockam.protocol import Protocol
 from stream_client.client import StreamClient
 from stream_client.connecting import connect as connect_stream_client
-from stream_client.core.pushes import PendingResult
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestRefused, RequestTimeout
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_client.secure import SecureChannel
-from stream_client.session import ClientSession, Conversation
 from stream_client.shell.base_shell import Reconnect
 
 if TYPE_CHECKING:
@@ -241,177 +230,6 @@ class BlockClient:
             return await self._ask(client, "block_status", STATUS, StatusRequest(1, True))
         except ClientError:
             return None
-
-
-class BlockPublisher(PublishSessions[ClientSession]):
-    """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it. A block is durable if the node has
-    stored it from this publisher, or has a block with the same root hash.
-
-    sessions: the number of sessions that nodes have opened so far.
-    compared: the number of blocks that a node already had and that proved to be the same.
-    """
-
-    def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
-        super().__init__([client.session for client in clients], settings)
-
-    async def send(self, block: OutgoingBlock) -> None:
-        """Gives a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
-
-        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; BlockError if the file of
-        a block cannot be read. The error can concern an earlier block.
-        """
-        # This wait bounds the memory: every kept block may have to be sent again.
-        while self._failure is None and not self._has_room_for(block):
-            await self._wait_change()
-        self._check()
-        # A number can be given twice: the second block must be the same.
-        kept = self._blocks.get(block.number)
-        if kept is not None and kept is not block:
-            await _check_same(self._nodes[0], block.number, kept, block)
-        elif self._keep(block):
-            await self._nodes[0].shell.yield_control()
-
-    async def flush(self) -> None:
-        """Waits until every block given to `send` is durable. Raises the same errors as `send`."""
-        while self._failure is None and self._blocks:
-            await self._wait_change()
-        self._check()
-
-    async def _wait_change(self) -> None:
-        if self._session is None and self._planned is None:
-            self._begin()
-        if self._changed is None:
-            self._changed = PendingResult()
-        await self._nodes[0].shell.wait(self._changed)
-
-
-async def _check_same(session: ClientSession, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Raises AnotherBlock if two blocks of the program with the same number differ, BlockError if one is incomplete."""
-    first, second = await _read(session, one), await _read(session, other)
-    if first.roots != second.roots:
-        raise AnotherBlock(number, first.roots[0].root, second.roots, None)
-
-
-async def _read(session: ClientSession, block: OutgoingBlock) -> ReadBlock:
-    reading = read_given(block)
-    while isinstance(given := next(reading), int):
-        # A large block takes seconds to read, so the client sends and receives between the chunks.
-        await session.shell.yield_control()
-    return given
-
-
-class Subscription(Subscribing[StreamClient, Conversation]):
-    """An iterator over the events of the requested blocks. It opens further connections after failures."""
-
-    _source: _Source | None
-
-    async def begin(self) -> None:
-        """Subscribes now, so that no block from this moment on is missed. If this fails, the iteration tries again."""
-        try:
-            self._source = await self._subscribe(self._clients[0])
-        except ClientError as error:
-            self._problem = error
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SubscriptionEvent:
-        """Returns the next event. Raises at once AccessDenied, or SubscriptionRefused if no node can send the blocks.
-        Raises other errors, such as NodeUnreachable, after `Reconnect.give_up_s` seconds without a block."""
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            if self._is_over:
-                raise StopAsyncIteration
-            # One round either returns an event, ends the iteration, or learns why this node cannot go on.
-            try:
-                if self._problem is not None:
-                    problem, self._problem = self._problem, None
-                    raise problem
-                if self._source is None:
-                    self._source = await self._subscribe(self._clients[self._at])
-                response = await self._source.next()
-                if response is not None:
-                    return self._event(response)
-                if not self._has_all:
-                    # A node may also end a subscription because the subscription has lasted very long.
-                    raise SubscriptionRefused(SubscribeStatus.SUCCESS, self._source.end_reason)
-                self._is_over = True
-            except PASSING as error:
-                withdrawn = self._end_source(error)
-                if withdrawn is not None:
-                    return withdrawn
-                if self._failure is None:
-                    await self._next_node()
-            except ClientError as error:
-                self._drop_source()
-                self._failure = error
-
-    def close(self) -> None:
-        """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
-        self._is_over = True
-        self._drop_source()
-        self._clients[self._at].session.shell.exchange_nowait()
-
-    async def _subscribe(self, client: StreamClient) -> _Source:
-        """Subscribes at this node, beginning with the next block. Raises ClientError."""
-        start = await self._find_start(client)
-        conversation = client.converse("block_subscribe")
-        try:
-            await conversation.opened(self._patience_s())
-            self.connections += 1
-            request = Subscribe(1, start, self._end, self._early, self._window_bytes)
-            source = _Source(conversation, request, self._answer_s_max)
-            self._note_start(client.address, await source.begin(compress=self._compress), start)
-        except BaseException:
-            conversation.close()
-            raise
-        return source
-
-    async def _find_start(self, client: StreamClient) -> int | None:
-        """Returns the first block to request; None means the next new block. A node that was empty is asked again."""
-        if self._next is not None or client.address not in self._found_empty:
-            return self._next
-        conversation = client.converse("block_status")
-        try:
-            await conversation.opened(self._patience_s())
-            status = await conversation.ask(STATUS, StatusRequest(1, False), self._answer_s_max)
-        finally:
-            conversation.close()
-        return status.first_available
-
-    async def _next_node(self) -> None:
-        self._at = (self._at + 1) % len(self._clients)
-        if self._at == 0:
-            await self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
-
-
-class _Source(Sourcing[Conversation]):
-    async def begin(self, *, compress: bool) -> int | None:
-        """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
-        await self._conversation.send(self._opening(packs=compress))
-        try:
-            payload = await self._receive(self._answer_s_max)
-        except RequestRefused:
-            if not compress:
-                raise
-            # An older node cannot compress, so the client subscribes without compression.
-            await self._conversation.send(self._opening(packs=False))
-            payload = await self._receive(self._answer_s_max)
-        return self._take_begin(payload)
-
-    async def next(self) -> AboutBlock | None:
-        """Returns the next message about a block, None after the last one. Raises ClientError."""
-        confirmation = self._confirmation()
-        if confirmation is not None:
-            await self._conversation.send(confirmation)
-        return self._take(await self._receive(None))
-
-    async def _receive(self, timeout_s: float | None) -> bytes:
-        payload = await self._conversation.receive(timeout_s)
-        if payload is None:
-            raise RequestTimeout(f"the node has not answered for {self._answer_s_max:g} s")
-        return payload
 
 
 class WholeBlocks:

@@ -1,20 +1,22 @@
-"""Publishes blocks in sessions, one after another: after a failure, the next session is with another node.
-
-It never waits, so the async and the blocking publisher share it. `publish_session` is one session with a node.
+"""BlockPublisher: publishes blocks in sessions, one after another. After a failure, the next session is with another
+node. `publish_session` is one session with a node.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import msgspec
 
-from block_node.client.errors import BlockRefused, PublishGaveUp
+from block_node.blocks.block_reader import ReadBlock
+from block_node.client.comparison import read_given
+from block_node.client.errors import AnotherBlock, BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publish_session import ClientPublishSession, SessionError
 from block_node.client.publisher_machine import PublisherMachine
+from stream_client.client import StreamClient
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     ClientError,
@@ -25,13 +27,11 @@ from stream_client.errors import (
     UnexpectedAnswer,
     doubted,
 )
-from stream_client.requests import Requests
+from stream_client.session import ClientSession
 from stream_client.shell.base_shell import Backoff, Reconnect
 
 ANSWER_S_MAX: Final = 30.0
 """The default time in seconds that a node may take to answer."""
-
-S = TypeVar("S", bound=Requests)
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,17 +54,21 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect: Reconnect = Reconnect()
 
 
-class PublishSessions(Generic[S]):
-    """The blocks that wait for an acknowledgement, and the sessions in which they are published.
+class BlockPublisher:
+    """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it. A block is durable if the node has
+    stored it from this publisher, or has a block with the same root hash.
+
+    sessions: the number of sessions that nodes have opened so far.
+    compared: the number of blocks that a node already had and that proved to be the same.
 
     Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
     planned.
     """
 
-    def __init__(self, nodes: Sequence[S], settings: PublishSettings) -> None:
+    def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
         self.sessions = 0
         self.compared = 0
-        self._nodes = list(nodes)
+        self._nodes = [client.session for client in clients]
         self._settings = settings
         self._machine = PublisherMachine()
         self._blocks: dict[int, OutgoingBlock] = {}
@@ -72,7 +76,7 @@ class PublishSessions(Generic[S]):
         self._changed: PendingResult | None = None
         self._failure: SessionError | None = None
         self._refusals: dict[int, int] = {}
-        self._progress_s = nodes[0].now_s()
+        self._progress_s = self._nodes[0].now_s()
         self._backoff = Backoff(settings.reconnect, random.random)
         self._tried = 0
         self._before: int | None = None
@@ -91,6 +95,29 @@ class PublishSessions(Generic[S]):
         """The number of blocks that wait for an acknowledgement."""
         return len(self._blocks)
 
+    async def send(self, block: OutgoingBlock) -> None:
+        """Gives a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
+
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; BlockError if the file of
+        a block cannot be read. The error can concern an earlier block.
+        """
+        # This wait bounds the memory: every kept block may have to be sent again.
+        while self._failure is None and not self._has_room_for(block):
+            await self._wait_change()
+        self._check()
+        # A number can be given twice: the second block must be the same.
+        kept = self._blocks.get(block.number)
+        if kept is not None and kept is not block:
+            await _check_same(self._nodes[0], block.number, kept, block)
+        elif self._keep(block):
+            await self._nodes[0].shell.yield_control()
+
+    async def flush(self) -> None:
+        """Waits until every block given to `send` is durable. Raises the same errors as `send`."""
+        while self._failure is None and self._blocks:
+            await self._wait_change()
+        self._check()
+
     def close(self) -> None:
         """Accepts no more blocks. The session with the node ends when all given blocks are durable."""
         self._unplan()
@@ -103,6 +130,13 @@ class PublishSessions(Generic[S]):
         if self._session is not None:
             self._session.abort()
             self._session = None
+
+    async def _wait_change(self) -> None:
+        if self._session is None and self._planned is None:
+            self._begin()
+        if self._changed is None:
+            self._changed = PendingResult()
+        await self._nodes[0].shell.wait(self._changed)
 
     def _has_room_for(self, block: OutgoingBlock) -> bool:
         settings = self._settings
@@ -245,3 +279,18 @@ class PublishSessions(Generic[S]):
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.finish()
+
+
+async def _check_same(session: ClientSession, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
+    """Raises AnotherBlock if two blocks of the program with the same number differ, BlockError if one is incomplete."""
+    first, second = await _read(session, one), await _read(session, other)
+    if first.roots != second.roots:
+        raise AnotherBlock(number, first.roots[0].root, second.roots, None)
+
+
+async def _read(session: ClientSession, block: OutgoingBlock) -> ReadBlock:
+    reading = read_given(block)
+    while isinstance(given := next(reading), int):
+        # A large block takes seconds to read, so the client sends and receives between the chunks.
+        await session.shell.yield_control()
+    return given

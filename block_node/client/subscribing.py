@@ -1,20 +1,21 @@
-"""The events of a subscription, and its parts that never wait: `Subscribing` and `Sourcing`. The async and the blocking
-subscription share them."""
+"""Subscription: an iterator over the events of blocks, from one node after another. The events themselves."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias
 
 import msgspec
 
 from block_node.client.errors import DamagedAnswer, SubscriptionRefused
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
+    STATUS,
     SUBSCRIBE,
     Received,
+    StatusRequest,
     Subscribe,
     Subscribed,
     SubscribedBlockEnd,
@@ -28,8 +29,17 @@ from block_node.protocol_reading import (
 )
 from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Conversing, Requests
+from stream_client.client import StreamClient
+from stream_client.core.pushes import PendingResult
+from stream_client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestRefused,
+    RequestTimeout,
+    UnexpectedAnswer,
+)
+from stream_client.session import Conversation
 from stream_client.shell.base_shell import Backoff, Reconnect
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -77,19 +87,10 @@ class ReceivedBlock(msgspec.Struct, frozen=True):
     items: list[bytes]
 
 
-class _Client(Protocol):
-    @property
-    def session(self) -> Requests: ...
-
-
-C = TypeVar("C", bound=_Client)
-V = TypeVar("V", bound=Conversing)
-
-
-class Sourcing(Generic[V]):
+class _Source:
     """A subscription at one node, from its request to its end or `leave`."""
 
-    def __init__(self, conversation: V, request: Subscribe, answer_s_max: float) -> None:
+    def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float) -> None:
         self.end_reason = ""
         self._conversation = conversation
         self._request = request
@@ -105,6 +106,32 @@ class Sourcing(Generic[V]):
             with suppress(ClientError):
                 self._conversation.send_nowait(SUBSCRIBE.encode_request(Unsubscribe(1)))
         self._conversation.close()
+
+    async def begin(self, *, compress: bool) -> int | None:
+        """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
+        await self._conversation.send(self._opening(packs=compress))
+        try:
+            payload = await self._receive(self._answer_s_max)
+        except RequestRefused:
+            if not compress:
+                raise
+            # An older node cannot compress, so the client subscribes without compression.
+            await self._conversation.send(self._opening(packs=False))
+            payload = await self._receive(self._answer_s_max)
+        return self._take_begin(payload)
+
+    async def next(self) -> AboutBlock | None:
+        """Returns the next message about a block, None after the last one. Raises ClientError."""
+        confirmation = self._confirmation()
+        if confirmation is not None:
+            await self._conversation.send(confirmation)
+        return self._take(await self._receive(None))
+
+    async def _receive(self, timeout_s: float | None) -> bytes:
+        payload = await self._conversation.receive(timeout_s)
+        if payload is None:
+            raise RequestTimeout(f"the node has not answered for {self._answer_s_max:g} s")
+        return payload
 
     def _opening(self, *, packs: bool) -> bytes:
         return SUBSCRIBE.encode_request(SubscribePacked(self._request) if packs else self._request)
@@ -147,15 +174,15 @@ class Sourcing(Generic[V]):
         return response
 
 
-class Subscribing(Generic[C, V]):
-    """The position of a subscription at several nodes, one after another, and the judgement of failures.
+class Subscription:
+    """An iterator over the events of the requested blocks. It opens further connections after failures.
 
     connections: the number of connections used so far. The arguments are those of `BlockClient.subscribe_events`.
     """
 
     def __init__(
         self,
-        clients: Sequence[C],
+        clients: Sequence[StreamClient],
         start: int | None,
         end: int | None,
         *,
@@ -183,8 +210,88 @@ class Subscribing(Generic[C, V]):
         self._failure: ClientError | None = None
         self._is_over = False
         self._at = 0
-        self._source: Sourcing[V] | None = None
+        self._source: _Source | None = None
         self._problem: ClientError | None = None
+
+    async def begin(self) -> None:
+        """Subscribes now, so that no block from this moment on is missed. If this fails, the iteration tries again."""
+        try:
+            self._source = await self._subscribe(self._clients[0])
+        except ClientError as error:
+            self._problem = error
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SubscriptionEvent:
+        """Returns the next event. Raises at once AccessDenied, or SubscriptionRefused if no node can send the blocks.
+        Raises other errors, such as NodeUnreachable, after `Reconnect.give_up_s` seconds without a block."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                raise StopAsyncIteration
+            # One round either returns an event, ends the iteration, or learns why this node cannot go on.
+            try:
+                if self._problem is not None:
+                    problem, self._problem = self._problem, None
+                    raise problem
+                if self._source is None:
+                    self._source = await self._subscribe(self._clients[self._at])
+                response = await self._source.next()
+                if response is not None:
+                    return self._event(response)
+                if not self._has_all:
+                    # A node may also end a subscription because the subscription has lasted very long.
+                    raise SubscriptionRefused(SubscribeStatus.SUCCESS, self._source.end_reason)
+                self._is_over = True
+            except PASSING as error:
+                withdrawn = self._end_source(error)
+                if withdrawn is not None:
+                    return withdrawn
+                if self._failure is None:
+                    await self._next_node()
+            except ClientError as error:
+                self._drop_source()
+                self._failure = error
+
+    def close(self) -> None:
+        """Ends the subscription, so that the node sends nothing more. Safe to repeat."""
+        self._is_over = True
+        self._drop_source()
+        self._clients[self._at].session.shell.exchange_nowait()
+
+    async def _subscribe(self, client: StreamClient) -> _Source:
+        """Subscribes at this node, beginning with the next block. Raises ClientError."""
+        start = await self._find_start(client)
+        conversation = client.converse("block_subscribe")
+        try:
+            await conversation.opened(self._patience_s())
+            self.connections += 1
+            request = Subscribe(1, start, self._end, self._early, self._window_bytes)
+            source = _Source(conversation, request, self._answer_s_max)
+            self._note_start(client.address, await source.begin(compress=self._compress), start)
+        except BaseException:
+            conversation.close()
+            raise
+        return source
+
+    async def _find_start(self, client: StreamClient) -> int | None:
+        """Returns the first block to request; None means the next new block. A node that was empty is asked again."""
+        if self._next is not None or client.address not in self._found_empty:
+            return self._next
+        conversation = client.converse("block_status")
+        try:
+            await conversation.opened(self._patience_s())
+            status = await conversation.ask(STATUS, StatusRequest(1, False), self._answer_s_max)
+        finally:
+            conversation.close()
+        return status.first_available
+
+    async def _next_node(self) -> None:
+        self._at = (self._at + 1) % len(self._clients)
+        if self._at == 0:
+            await self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
 
     @property
     def _has_all(self) -> bool:

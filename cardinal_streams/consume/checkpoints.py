@@ -24,7 +24,7 @@ from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
 from ockam.files.durable_files import write_durably
 from stream_client import LAST, PositionReset, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
-from stream_client.position_saves import KnownPosition
+from stream_client.positions import KnownPosition
 
 # The number of checkpoints that the stream keeps. Only the last one is read; the others help to find errors.
 KEPT_CHECKPOINTS = 16

@@ -31,9 +31,10 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push
 from stream_client.errors import UnexpectedAnswer
-from stream_client.position_saves import check_keeps_positions
+from stream_client.positions import check_keeps_positions
 from stream_client.requests import Target
 from stream_client.routed_messages import RoutedMessage, decode_routed
+from stream_client.share import membership as leasing
 from stream_client.share import shared_consumer as sharing
 from stream_client.shell.base_shell import BaseShell
 from stream_client.shell.dial import run_now
@@ -110,27 +111,27 @@ class SavedIndexes(Twin[positions.SavedIndexes]):
         self._twin = positions.SavedIndexes(_connected(client), client_id)
 
 
-class LeaseMember(Twin[sharing.LeaseMember]):
+class LeaseMember(Twin[leasing.LeaseMember]):
     client_id: str
     member_id: str
     members: int
-    join = same(sharing.LeaseMember.join)
-    grow = same(sharing.LeaseMember.grow)
-    renew = same(sharing.LeaseMember.renew)
-    check = same(sharing.LeaseMember.check)
-    find_fence = same(sharing.LeaseMember.find_fence)
-    give_back = same(sharing.LeaseMember.give_back)
-    load = blocking(sharing.LeaseMember.load)
-    resume = blocking(sharing.LeaseMember.resume)
-    begin = blocking(sharing.LeaseMember.begin)
-    save = blocking(sharing.LeaseMember.save)
-    save_nowait = same(sharing.LeaseMember.save_nowait)
-    leave = blocking(sharing.LeaseMember.leave)
-    leave_nowait = same(sharing.LeaseMember.leave_nowait)
+    join = same(leasing.LeaseMember.join)
+    grow = same(leasing.LeaseMember.grow)
+    renew = same(leasing.LeaseMember.renew)
+    check = same(leasing.LeaseMember.check)
+    find_fence = same(leasing.LeaseMember.find_fence)
+    give_back = same(leasing.LeaseMember.give_back)
+    load = blocking(leasing.LeaseMember.load)
+    resume = blocking(leasing.LeaseMember.resume)
+    begin = blocking(leasing.LeaseMember.begin)
+    save = blocking(leasing.LeaseMember.save)
+    save_nowait = same(leasing.LeaseMember.save_nowait)
+    leave = blocking(leasing.LeaseMember.leave)
+    leave_nowait = same(leasing.LeaseMember.leave_nowait)
 
-    @like(sharing.LeaseMember.__init__)
+    @like(leasing.LeaseMember.__init__)
     def __init__(self, client: Connected, client_id: str, *, member_id: str | None = None) -> None:
-        self._twin = sharing.LeaseMember(_connected(client), client_id, member_id=member_id)
+        self._twin = leasing.LeaseMember(_connected(client), client_id, member_id=member_id)
 
 
 class Messages(TwinIterator[consumers.Messages[T], T]):

@@ -18,26 +18,43 @@ from typing import Generic, Self, TypeVar, Unpack
 
 from stream_client.admin import StreamAdmin
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.reader import LONG_POLL_S, Following
-from stream_client.consume.readings import PartitionReading, ReadingConsumer, ReadPartitions
+from stream_client.consume.page import OnHole, Page, find_holes
+from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
+from stream_client.consume.readings import PartitionReading, ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import RequestTimeout, StreamRemade
+from stream_client.errors import PositionBeyondEnd, RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume, to_positions
 from stream_client.session import ClientSession
-from stream_service.extensions import RichMessage
+from stream_service.extensions import FromIndex, RichMessage, Start
 
 T = TypeVar("T")
 
 
-class BaseConsumer(ReadingConsumer):
+class BaseConsumer:
     """The base class of all consumers, a context manager; subclasses add the iteration. The end of its block saves the
     positions. After a block without an error, the last message counts as processed."""
 
-    _loop: ReadingLoop
-
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
-        loop = ReadingLoop(streams[0].session, streams[0].handle.name, positions, options)
-        super().__init__(loop, [stream.handle for stream in streams], getattr(positions, "client_id", None))
+        self._loop = ReadingLoop(streams[0].session, streams[0].handle.name, positions, options)
+        self._handles = [stream.handle for stream in streams]
+        self._name: str | None = getattr(positions, "client_id", None)
+
+    def __repr__(self) -> str:
+        name = "" if self._name is None else f" {self._name!r}"
+        where = ", ".join(str(handle.partition) for handle in self._handles)
+        return (
+            f"<{type(self).__name__}{name} of {self._handles[0].name!r}, partition {where}: {self.processed} processed>"
+        )
+
+    @property
+    def holes(self) -> int:
+        """The number of missing indexes between messages since the start. Retention and deletion cause them."""
+        return self._loop.holes
+
+    @property
+    def processed(self) -> int:
+        """The number of messages that the program has processed since the start."""
+        return self._loop.processed
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,14 +178,62 @@ class Messages(Generic[T]):
         return await self._loop.next_reading(self._stop_at_end)
 
 
-class Follower(Following):
+class Follower:
     """An iterator over the messages of one partition, to the stream's end or without end. `Stream.follow` returns it.
 
     Iterate over messages, or take whole pages with `next_page`. You can stop and iterate again later: the follower
     continues after the last message that it has returned.
     """
 
-    _session: ClientSession
+    def __init__(
+        self,
+        session: ClientSession,
+        handle: PartitionHandle,
+        start: Start,
+        *,
+        page_messages: int,
+        stop_at_end: bool,
+        on_hole: OnHole | None,
+    ) -> None:
+        self._session = session
+        self._merge = Merge()
+        self._reader = Reader(
+            session,
+            handle,
+            start,
+            page_messages=page_messages,
+            waits=not stop_at_end,
+            on_page=self._merge.arrived,
+        )
+        self._stop_at_end = stop_at_end
+        self._on_hole = on_hole
+        self._ended = False
+        self._rest: Sequence[RichMessage] = ()
+        self._at = 0
+        self._next_index: int | None = None
+        # A start at 0 means the earliest stored message, so no message before it is missing.
+        self._first_wanted = start.index or None if isinstance(start, FromIndex) else None
+        self._holes = 0
+
+    def __repr__(self) -> str:
+        handle = self._reader.handle
+        read = "nothing read" if self._next_index is None else f"read to before {self._next_index}"
+        return f"<Follower of {handle.name!r}, partition {handle.partition}: {read}>"
+
+    @property
+    def next_index(self) -> int | None:
+        """The index after the last message of the latest page; None before the first page with messages."""
+        return self._next_index
+
+    @property
+    def holes(self) -> int:
+        """The number of missing indexes before and between messages. Retention and deletion cause them."""
+        return self._holes
+
+    def stop(self) -> None:
+        """Ends the iteration. A page that arrives later is dropped."""
+        self._merge.drop(self._reader)
+        self._ended = True
 
     def __aiter__(self) -> Self:
         return self
@@ -218,6 +283,29 @@ class Follower(Following):
         await self._session.shell.wait(self._merge.arrival(), timeout_s + LONG_POLL_S)
         if self._merge.next_nowait() is None:
             raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
+
+    def _take(self, page: Page) -> None:
+        """Stores a page. Raises StreamRemade, and PositionBeyondEnd if the stream ends before the position."""
+        handle, created_us = self._reader.handle, page.created_us
+        if created_us is not None:
+            if self._reader.created_us not in (0, created_us):
+                raise StreamRemade(handle.name, handle.partition, self._next_index or 0)
+            self._reader.created_us = created_us
+        if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
+            raise PositionBeyondEnd(
+                f"{handle.name!r}, partition {handle.partition} has been read up to {self._next_index} and now ends at "
+                f"{page.next_index}: it was made again or has lost messages; follow it anew"
+            )
+        self._ended = self._stop_at_end and page.at_end
+        if page.messages:
+            # The reader will not fetch this page again, so the page is stored before any code can raise an error.
+            self._rest, self._at = page.messages, 0
+            expected = self._first_wanted if self._next_index is None else self._next_index
+            self._next_index = page.resume_index
+            for first_missing, next_there in find_holes(page.messages, expected):
+                self._holes += next_there - first_missing
+                if self._on_hole is not None:
+                    self._on_hole(handle.partition, first_missing, next_there)
 
 
 class ReadingLoop(ReadPartitions):

@@ -12,7 +12,7 @@ from stream_client.consume.page import Page, find_holes
 from stream_client.consume.reader import Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
-from stream_client.position_saves import KnownPosition
+from stream_client.positions import KnownPosition
 from stream_client.requests import PartitionWatch, Requests
 from stream_service.extensions import FromIndex, RichMessage
 
@@ -86,7 +86,7 @@ class SavesNowait(Protocol):
 
 
 class ReadPartitions:
-    """The partitions of one consumer, and the consumer's position in each. It never waits: both loops share it.
+    """The partitions of one consumer, and the consumer's position in each. It never waits.
 
     readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
     holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
@@ -309,29 +309,3 @@ class ReadPartitions:
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:
                 self._options.on_hole(reading.partition, first_missing, next_there)
-
-
-class ReadingConsumer:
-    """The parts of a consumer that never wait. The async and the blocking consumers share them."""
-
-    def __init__(self, loop: ReadPartitions, handles: list[PartitionHandle], name: str | None) -> None:
-        self._loop = loop
-        self._handles = handles
-        self._name = name
-
-    def __repr__(self) -> str:
-        name = "" if self._name is None else f" {self._name!r}"
-        where = ", ".join(str(handle.partition) for handle in self._handles)
-        return (
-            f"<{type(self).__name__}{name} of {self._handles[0].name!r}, partition {where}: {self.processed} processed>"
-        )
-
-    @property
-    def holes(self) -> int:
-        """The number of missing indexes between messages since the start. Retention and deletion cause them."""
-        return self._loop.holes
-
-    @property
-    def processed(self) -> int:
-        """The number of messages that the program has processed since the start."""
-        return self._loop.processed

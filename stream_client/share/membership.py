@@ -1,7 +1,6 @@
-"""LeaseMembership: requests and renews the leases of one member of a consumer group (`node/lease/1`), without waiting.
+"""LeaseMember: requests and renews the leases of one member of a consumer group (`node/lease/1`).
 
 `LeaseClientMachine` decides which partitions the member may process. This module sends the machine's requests on time.
-The async and the blocking `LeaseMember` (`stream_client.share.shared_consumer`) share it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -30,11 +29,11 @@ from index_service.extensions import (
     WaitingLeaseRequest,
 )
 from ockam.protocol import Protocol
-from stream_client.consume.readings import PartitionReading, ReadingConsumer
+from stream_client.core.calls import answer_of
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import ClientError
-from stream_client.position_saves import PositionSaves, knows_no_marks, nothing
-from stream_client.requests import PartitionWatch, Requests
+from stream_client.errors import ClientError, RequestRefused
+from stream_client.positions import KnownPosition, OnReset, SavedIndexes, knows_no_marks, nothing
+from stream_client.session import Connected
 from stream_client.share.lease_machine import LeaseClientMachine
 
 MEMBER_ID_BYTES = 4
@@ -44,12 +43,22 @@ NEXT_WAIT_S = 0.05
 """The seconds between an answer and the next request. The node delays the next answer until something changes."""
 
 
-class LeaseMembership:
-    """The leases of one member of a consumer group, and the saves under them."""
+class LeaseMember:
+    """One member of a consumer group. The members of a group share the partitions of a stream under one client id.
 
-    def __init__(self, session: Requests, saves: PositionSaves, member_id: str | None) -> None:
-        self._session = session
-        self._indexes = saves
+    Each consumer needs its own LeaseMember. The member saves positions together with the fence of its lease, a number
+    that is higher for each later holder of the partition. So the node can refuse a save by a member that has lost the
+    lease. The blocking client renews leases only while the program is inside one of its calls.
+    """
+
+    def __init__(self, client: Connected, client_id: str, *, member_id: str | None = None) -> None:
+        """client: a StreamClient.
+        client_id: the name of the group.
+        member_id: a name that no other member of the group has, which `stream-node index list` shows. None: the names
+            of this host and process, and a random part.
+        """
+        self._session = client.session
+        self._indexes = SavedIndexes(client, client_id)
         self._machine: LeaseClientMachine | None = None
         self._on_change: Callable[[], None] = nothing
         self._cancel_call: Callable[[], None] = nothing
@@ -59,7 +68,7 @@ class LeaseMembership:
         self._knows_waits = self._knows_marks = True
         self._wait_s = self._asked_s = 0.0
         self._error: ClientError | None = None
-        self.client_id = saves.client_id
+        self.client_id = client_id
         # The host, the process and a random part name no other member.
         own_id = f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
         self.member_id = own_id if member_id is None else member_id
@@ -123,6 +132,44 @@ class LeaseMembership:
         if self._machine is not None:
             self._machine.give_back(partition)
             self._renew_in(0.0)
+
+    async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
+        """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
+        return await self._indexes.load(stream_name, partitions)
+
+    async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
+        """Returns the position of each of these partitions with its mark (`SavedIndexes.resume`)."""
+        return await self._indexes.resume(stream_name, partitions, on_reset)
+
+    async def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:
+        """Does what `SavedIndexes.begin` does, if the lease is valid. Without a valid lease, nothing is saved."""
+        fence = self.find_fence(partition)
+        if fence is None:
+            return SaveResponse(0, SaveStatus.FENCED, 0)
+        return await self._indexes.begin(stream_name, partition, created_us, fence)
+
+    async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Saves the index of each partition in `indexes`, except partitions whose lease has expired. When this method
+        returns, the node has answered each save. A refused save ends the lease on the partition."""
+        saves = self._saves(stream_name, indexes)
+        # All saves are sent before the first wait, so that they take one round trip together.
+        calls = [self._session.call(INDEX_SERVICE, protocol, request) for protocol, request in saves]
+        try:
+            for (protocol, request), call in zip(saves, calls, strict=True):
+                self._saved(request, answer_of(await self._session.answered(call), protocol))
+        except RequestRefused as error:
+            if not knows_no_marks(error):
+                raise
+            self._knows_marks = False
+            await self.save(stream_name, indexes)
+
+    async def leave(self) -> None:
+        """Leaves the group: ends all leases and requests no more. Waits for the node's answer. Safe to repeat."""
+        if self._machine is not None and not self._left:
+            self._end()
+            await self._session.ask(
+                INDEX_SERVICE, LEASE, self._machine.request(self._session.shell.now_s(), leave=True)
+            )
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Sends the same saves as `save`, without waiting for the answers."""
@@ -226,54 +273,3 @@ class LeaseMembership:
         self._left = True
         self._cancel_call()
         self._cancel_timer()
-
-
-class LeasedReading(ReadingConsumer):
-    """The parts of a shared consumer that never wait: its leases, and the partitions that it reads under them."""
-
-    _member: LeaseMembership
-
-    def _share(self, session: Requests, member: LeaseMembership) -> None:
-        self._session = session
-        self._member = member
-        self._stream_name = self._handles[0].name
-        self._by_partition = {handle.partition: handle for handle in self._handles}
-        self._fences: dict[int, int] = {}
-        self._lost: set[int] = set()
-        self._joined = False
-        self._loop.watch = PartitionWatch(session, self._stream_name, len(self._by_partition), self._grow)
-
-    @property
-    def fences(self) -> dict[int, int]:
-        """The fence of each lease, by partition number: a number that is higher for each later holder of the partition.
-        Send it with each action that must not happen twice, such as a write to a database. The receiver can then refuse
-        an action with a fence lower than one that it has seen."""
-        return dict(self._fences)
-
-    def is_held(self, reading: PartitionReading) -> bool:
-        """Whether this member still has the lease under which it began to read this partition."""
-        return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
-
-    def _grow(self, partitions: list[int]) -> None:
-        """Reports to the node that this member knows more partitions, so that the node leases them, too."""
-        for handle in self._session.core.find_handles(self._stream_name, partitions):
-            self._by_partition[handle.partition] = handle
-            self._handles.append(handle)
-        self._member.grow(len(self._by_partition))
-
-    def _join(self) -> None:
-        if not self._joined:
-            self._joined = True
-            self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
-
-    def _drop_lost(self) -> None:
-        """Stops reading the partitions whose lease was lost since their reading began, and adds them to `_lost`."""
-        find_fence = self._member.find_fence
-        lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
-        for partition in lost:
-            self._drop(partition)
-        self._lost |= lost
-
-    def _drop(self, partition: int) -> None:
-        del self._fences[partition]
-        self._loop.drop(partition)

@@ -1,27 +1,23 @@
-"""SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group.
-LeaseMember: a member of a consumer group, to which a node's index service leases partitions."""
+"""SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Self, Unpack
 
-from index_service.extensions import LEASE, SaveResponse, SaveStatus
 from stream_client.admin import StreamAdmin
 from stream_client.consume.consumer import BaseConsumer, Messages, ReadingLoop
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.readings import PartitionReading
-from stream_client.core.calls import answer_of
-from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import ClientError, LeaseLost, RequestRefused
-from stream_client.position_saves import KnownPosition, OnReset, check_keeps_positions, check_name, knows_no_marks
-from stream_client.positions import SavedIndexes
-from stream_client.session import ClientSession, Connected
-from stream_client.share.membership import LeasedReading, LeaseMembership
+from stream_client.errors import ClientError, LeaseLost
+from stream_client.positions import check_keeps_positions, check_name
+from stream_client.requests import PartitionWatch
+from stream_client.session import Connected
+from stream_client.share.membership import LeaseMember
 from stream_service.extensions import RichMessage
 
 
-class SharedConsumer(LeasedReading, BaseConsumer):
+class SharedConsumer(BaseConsumer):
     """Iterates over the partitions that the node leases to this member of a consumer group. A context manager.
 
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
@@ -33,9 +29,6 @@ class SharedConsumer(LeasedReading, BaseConsumer):
     the program processes one message for longer than a lease lasts, which is 10 s by default.
     """
 
-    _loop: ReadingLoop
-    _member: LeaseMember
-
     @with_options_shown
     def __init__(
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
@@ -43,7 +36,14 @@ class SharedConsumer(LeasedReading, BaseConsumer):
         """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
         member = to_member(partitions[0], membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
-        self._share(partitions[0].session, member)
+        self._session = partitions[0].session
+        self._member = member
+        self._stream_name = self._handles[0].name
+        self._by_partition = {handle.partition: handle for handle in self._handles}
+        self._fences: dict[int, int] = {}
+        self._lost: set[int] = set()
+        self._joined = False
+        self._loop.watch = PartitionWatch(self._session, self._stream_name, len(self._by_partition), self._grow)
 
     async def __aenter__(self) -> Self:
         self._join()
@@ -56,6 +56,17 @@ class SharedConsumer(LeasedReading, BaseConsumer):
                 await self._member.leave()
         finally:
             self._member.leave_nowait()
+
+    @property
+    def fences(self) -> dict[int, int]:
+        """The fence of each lease, by partition number: a number that is higher for each later holder of the partition.
+        Send it with each action that must not happen twice, such as a write to a database. The receiver can then refuse
+        an action with a fence lower than one that it has seen."""
+        return dict(self._fences)
+
+    def is_held(self, reading: PartitionReading) -> bool:
+        """Whether this member still has the lease under which it began to read this partition."""
+        return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     def __aiter__(self) -> SharedMessages:
         return self.messages()
@@ -118,6 +129,30 @@ class SharedConsumer(LeasedReading, BaseConsumer):
             else:
                 self._loop.drop(partition)
 
+    def _grow(self, partitions: list[int]) -> None:
+        """Reports to the node that this member knows more partitions, so that the node leases them, too."""
+        for handle in self._session.core.find_handles(self._stream_name, partitions):
+            self._by_partition[handle.partition] = handle
+            self._handles.append(handle)
+        self._member.grow(len(self._by_partition))
+
+    def _join(self) -> None:
+        if not self._joined:
+            self._joined = True
+            self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
+
+    def _drop_lost(self) -> None:
+        """Stops reading the partitions whose lease was lost since their reading began, and adds them to `_lost`."""
+        find_fence = self._member.find_fence
+        lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
+        for partition in lost:
+            self._drop(partition)
+        self._lost |= lost
+
+    def _drop(self, partition: int) -> None:
+        del self._fences[partition]
+        self._loop.drop(partition)
+
 
 class SharedMessages(Messages[tuple[int, RichMessage]]):
     """An iterator over the messages of the partitions leased to one member. It can be continued after LeaseLost."""
@@ -154,64 +189,6 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
                 return reading
             self._ended = self._stop_at_end and bool(loop.readings) and loop.has_ended()
         return None
-
-
-class LeaseMember(LeaseMembership):
-    """One member of a consumer group. The members of a group share the partitions of a stream under one client id.
-
-    Each consumer needs its own LeaseMember. The member saves positions together with the fence of its lease, a number
-    that is higher for each later holder of the partition. So the node can refuse a save by a member that has lost the
-    lease. The blocking client renews leases only while the program is inside one of its calls.
-    """
-
-    _session: ClientSession
-    _indexes: SavedIndexes
-
-    def __init__(self, client: Connected, client_id: str, *, member_id: str | None = None) -> None:
-        """client: a StreamClient.
-        client_id: the name of the group.
-        member_id: a name that no other member of the group has, which `stream-node index list` shows. None: the names
-            of this host and process, and a random part.
-        """
-        super().__init__(client.session, SavedIndexes(client, client_id), member_id)
-
-    async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """Returns the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
-        return await self._indexes.load(stream_name, partitions)
-
-    async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
-        """Returns the position of each of these partitions with its mark (`SavedIndexes.resume`)."""
-        return await self._indexes.resume(stream_name, partitions, on_reset)
-
-    async def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:
-        """Does what `SavedIndexes.begin` does, if the lease is valid. Without a valid lease, nothing is saved."""
-        fence = self.find_fence(partition)
-        if fence is None:
-            return SaveResponse(0, SaveStatus.FENCED, 0)
-        return await self._indexes.begin(stream_name, partition, created_us, fence)
-
-    async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Saves the index of each partition in `indexes`, except partitions whose lease has expired. When this method
-        returns, the node has answered each save. A refused save ends the lease on the partition."""
-        saves = self._saves(stream_name, indexes)
-        # All saves are sent before the first wait, so that they take one round trip together.
-        calls = [self._session.call(INDEX_SERVICE, protocol, request) for protocol, request in saves]
-        try:
-            for (protocol, request), call in zip(saves, calls, strict=True):
-                self._saved(request, answer_of(await self._session.answered(call), protocol))
-        except RequestRefused as error:
-            if not knows_no_marks(error):
-                raise
-            self._knows_marks = False
-            await self.save(stream_name, indexes)
-
-    async def leave(self) -> None:
-        """Leaves the group: ends all leases and requests no more. Waits for the node's answer. Safe to repeat."""
-        if self._machine is not None and not self._left:
-            self._end()
-            await self._session.ask(
-                INDEX_SERVICE, LEASE, self._machine.request(self._session.shell.now_s(), leave=True)
-            )
 
 
 def to_member(client: Connected, membership: LeaseMember | str) -> LeaseMember:

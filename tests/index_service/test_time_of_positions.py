@@ -26,7 +26,7 @@ from index_service.extensions import (
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from stream_client.position_saves import KnownPosition
+from stream_client.positions import KnownPosition
 from stream_node.node.config import Config
 from stream_node.node.services import Services
 from stream_service.extensions import INFO, InfoRequest

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from block_node.client import client as async_client
+from block_node.client import publish_sessions, subscribing
 from block_node.client.publish_sessions import ANSWER_S_MAX
 from block_node.client.subscribing import ReceivedBlock, SubscriptionEvent
 from stream_client.blocking import StreamClient
 from stream_client.blocking.driving import Twin, TwinIterator, blocking, iterating, like, opening, same
 
 
-class BlockPublisher(Twin[async_client.BlockPublisher]):
+class BlockPublisher(Twin[publish_sessions.BlockPublisher]):
     sessions: int
     compared: int
     acknowledged: int | None
     kept: int
-    send = blocking(async_client.BlockPublisher.send)
-    flush = blocking(async_client.BlockPublisher.flush)
-    close = same(async_client.BlockPublisher.close)
-    abort = same(async_client.BlockPublisher.abort)
+    send = blocking(publish_sessions.BlockPublisher.send)
+    flush = blocking(publish_sessions.BlockPublisher.flush)
+    close = same(publish_sessions.BlockPublisher.close)
+    abort = same(publish_sessions.BlockPublisher.abort)
 
 
-class Subscription(TwinIterator[async_client.Subscription, SubscriptionEvent]):
+class Subscription(TwinIterator[subscribing.Subscription, SubscriptionEvent]):
     connections: int
-    begin = blocking(async_client.Subscription.begin)
-    close = same(async_client.Subscription.close)
+    begin = blocking(subscribing.Subscription.begin)
+    close = same(subscribing.Subscription.close)
 
 
 class WholeBlocks(TwinIterator[async_client.WholeBlocks, ReceivedBlock]):

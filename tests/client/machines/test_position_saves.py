@@ -10,17 +10,17 @@ import pytest
 from index_service.extensions import LOAD_POSITIONS, MARKED_SAVE, LoadedPosition, LoadRequest, LoadResponse
 from index_service.protocol import INDEX_PARTITIONED, SavePartitionIndex
 from ockam.actors.message import Message
-from stream_client.position_saves import KnownPosition, PositionSaves
+from stream_client.positions import KnownPosition, SavedIndexes
 from tests.client.machines.far_end import FarEnd
 from tests.client.machines.virtual import Clock, VirtualShell
 
 POSITION = LoadedPosition(index=3, saved_us=0, created_us=0, generation=5)
 
 
-def consumer_of(partitions: int, resets: list[int]) -> PositionSaves:
+def consumer_of(partitions: int, resets: list[int]) -> SavedIndexes:
     """The positions that consumers have loaded from a node that is away. resets: the partitions that were set since."""
     shell = VirtualShell(Clock(), lambda message: ())
-    saves = PositionSaves(shell.client(answer_timeout_s=None).session, "c")
+    saves = SavedIndexes(shell.client(answer_timeout_s=None), "c")
     for partition in range(partitions):
         saves._marks["s", partition] = KnownPosition(POSITION.index, POSITION, resets.append)
     shell.core.disconnected()

@@ -13,7 +13,7 @@ import pytest
 from index_service.extensions import LoadedPosition
 from stream_client import LeaseMember
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost, LeaseLost, RequestRefused
-from stream_client.position_saves import KnownPosition
+from stream_client.positions import KnownPosition
 from stream_client.share.shared_consumer import SharedConsumer
 from tests.client.machines.memory_node import TTL_S, MemoryNode
 from tests.client.machines.virtual import Clock, NothingCame, VirtualShell
