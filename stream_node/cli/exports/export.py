@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,9 +27,14 @@ from stream_node.cli.exports.export_options import (
     TableOptions,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
-from stream_node.cli.output import columns, progress_shown, say, say_each
+from stream_node.cli.output import columns, counted, progress_shown, say, say_each
 from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_duration, time_text
+
+if TYPE_CHECKING:
+    from spark_export.exporter.job import ExportSettings
+    from spark_export.exporter.run import ExportOutcome
+    from spark_export.exporter.verify import VerificationResult
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
@@ -47,7 +52,6 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
     with _progress() as on_progress:
-        from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Exporter, log_step
         from spark_export.exporter.scheduled import stop_signals
         from spark_export.tables.errors import ExportStopped, StreamsLeftOut
@@ -65,7 +69,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
                 outcome, failure = error.outcome, error
             except ExportStopped:
                 raise typer.Exit(128 + received[0]) from None
-        row, lines = outcome_row(outcome, str(chosen.place())), list(outcome_lines(outcome, chosen.open_log().address))
+        row, lines = _outcome_row(outcome, chosen), [*_outcome_lines(outcome, chosen.open_log().address)]
     say(row, lines)
     if failure is not None:
         raise failure
@@ -96,8 +100,6 @@ def daemon(
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
     from spark_export.exporter.daemon import run_daemon
-    from spark_export.exporter.report import outcome_row
-    from spark_export.exporter.run import ExportOutcome
     from spark_export.exporter.upkeep import TableUpkeep
 
     every_s = max(1, parse_duration(every))
@@ -105,7 +107,7 @@ def daemon(
     chosen = export.settings()
 
     def told(outcome: ExportOutcome) -> None:
-        say_each([outcome_row(outcome, str(chosen.place()))], ())
+        say_each([_outcome_row(outcome, chosen)], ())
         sys.stdout.flush()
 
     with spark.open_exporter(chosen) as exporter:
@@ -145,7 +147,6 @@ def verify(
     """
     with progress_shown() as progress:
         from spark_export.exporter.node_side import NodeSide, Selection
-        from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.verify import verify as check
 
         log, ends, read = table.open(folder), [], None
@@ -156,9 +157,8 @@ def verify(
 
         told = partial(progress, "verifying")
         verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=told)
-        row, lines = verdict_row(verdict), list(verdict_lines(verdict))
         table.history_of(folder).add_record("verify", asdict(verdict))
-    say(row, lines)
+    say({"ok": verdict.sound, **asdict(verdict)}, [*verdict.problems, *verdict.notes, _judgement(verdict)])
     if not verdict.sound:
         raise typer.Exit(1)
 
@@ -175,13 +175,13 @@ def compact(
 
     Example: stream-node export compact ./lake
     """
-    from spark_export.exporter.report import kept_line
     from spark_export.exporter.upkeep import TableUpkeep
 
     begin(log_level)
-    done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep).run()
-    row, line = asdict(done), kept_line(done)
-    say(row, line)
+    done, merged = TableUpkeep(table.open(folder), files_min=2, keep_s=keep).run(), "nothing to merge"
+    if done.merged:
+        merged = f"{counted(done.merged, 'file')} merged; the table has {counted(done.files_after, 'file')}"
+    say(asdict(done), f"{merged}; {done.expired:,} old files and versions removed")
 
 
 def forget(
@@ -255,6 +255,41 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
     found = table.open(folder).list_files()
     rows = [{"address": plain_path(each.address), "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
     say_each(rows, [each["address"] for each in rows])
+
+
+def _outcome_row(outcome: ExportOutcome, settings: ExportSettings) -> dict[str, Any]:
+    row = {"folder": str(settings.place()), "run": outcome.run_id, **asdict(outcome)}
+    del row["run_id"]
+    return row | {"seconds": round(outcome.seconds, 6)}
+
+
+def _outcome_lines(outcome: ExportOutcome, table: str) -> Iterator[str]:
+    if outcome.run_id is None:
+        is_left = "nothing is exported" if outcome.rows_left else "nothing new"
+        yield f"{'nothing else is new' if outcome.left_out else is_left} ({outcome.seconds:.2f} s)"
+    else:
+        steps = "" if outcome.steps == 1 else f", the last of {outcome.steps:,} steps"
+        yield (
+            f"run {outcome.run_id}{steps}: {counted(outcome.rows, 'row')} of "
+            f"{counted(outcome.partitions, 'partition')}, {outcome.data_bytes / 1e6:,.1f} MB in "
+            f"{counted(outcome.files, 'file')} of {outcome.file_bytes / 1e6:,.1f} MB ({outcome.seconds:.2f} s)"
+        )
+    if outcome.lost:
+        yield f"{counted(outcome.lost, 'message')} had been deleted by retention before they could be exported"
+    if outcome.rows_left:
+        left = f"{counted(outcome.rows_left, 'row')}, about {outcome.data_bytes_left / 1e6:,.1f} MB"
+        yield f"the time is over, and left for the next run are {left}"
+    if outcome.run_id is not None:
+        yield f"the table is {table}"
+
+
+def _judgement(verdict: VerificationResult) -> str:
+    parts = (counted(verdict.runs, "run"), counted(verdict.rows, "row"), counted(verdict.files, "file"))
+    said = "each row once" if verdict.sound else counted(verdict.problem_count, "problem")
+    said += f"; {counted(verdict.removed, 'exported row')} removed by others" if verdict.removed else ""
+    said += f"; {counted(verdict.lost, 'message')} lost to retention before the export" if verdict.lost else ""
+    said += f"; {counted(verdict.compared, 'row')} compared with the node" if verdict.compared is not None else ""
+    return f"{', '.join(parts)}: {said}"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
