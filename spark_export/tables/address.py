@@ -142,11 +142,16 @@ def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str
             raise TableRefused(f"the store option {name}={found[name]}: it is a whole number from 1")
     if "endpoint" in found and "://" not in found["endpoint"]:
         found["endpoint"] = f"http://{found['endpoint']}" if place.scheme == "gs" else f"https://{found['endpoint']}"
+    if "endpoint" in found and place.scheme == "s3":
+        found.setdefault("region", "us-east-1")
+    for name in found.keys() & {"anonymous", "virtual_hosted"}:
+        found[name] = str(found[name].lower() in ("1", "true", "yes")).lower()
     return found
 
 
-def is_set(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name, "").lower() in ("1", "true", "yes")
+def renamed(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a store by the names that a library has for them; leaves out those without a name."""
+    return {names[option]: value for option, value in options.items() if option in names}
 
 
 def azure_names(place: StoreLocation, options: Mapping[str, str]) -> tuple[str, str]:

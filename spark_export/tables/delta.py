@@ -26,7 +26,7 @@ from pyarrow.fs import FileSelector
 
 from ockam.files.durable_files import make_folder
 from spark_export.tables import log, model
-from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
+from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, renamed
 from spark_export.tables.columns import DATE, ROWS, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.files import count_only, statistics
@@ -57,6 +57,16 @@ KEPT = "delta.deletedFileRetentionDuration"
 KEPT_DEFAULT = "interval 7 days"
 """The value that Delta's specification gives to a table without the property."""
 UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
+OPTION_NAMES = {
+    "s3": {
+        **{"endpoint": "aws_endpoint_url", "region": "aws_region", "anonymous": "aws_skip_signature"},
+        "virtual_hosted": "aws_virtual_hosted_style_request",
+    },
+    "gs": {"endpoint": "google_base_url"},
+    "abfs": {"endpoint": "azure_storage_endpoint"},
+    "hdfs": {},
+}
+"""The names that deltalake has for the options of each kind of store."""
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -71,7 +81,7 @@ class DeltaLog(log.TableLog):
     def __init__(self, place: StoreLocation, options: Mapping[str, str], *, whole: bool = False) -> None:
         """whole: whether a new table is at PLACE itself."""
         super().__init__(place, options)
-        self._storage = delta_options(place, complete_options(place, options))
+        self._storage = _delta_options(place, complete_options(place, options))
         is_whole = whole or DeltaTable.is_deltatable(str(place), self._storage)
         self.address = str(place if is_whole else place / "messages")
         self._filesystem, self._root = open_filesystem(self.address, options)
@@ -396,27 +406,13 @@ def _application(of: model.Incarnation) -> str:
     return f"{RUN}/{quote(of.stream, safe='')}/{of.partition}/{of.era}/{of.created_us}"
 
 
-def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str] | None:
-    """Returns the options of a store by the names that deltalake has for them; None for a folder."""
+def _delta_options(place: StoreLocation, options: Mapping[str, str]) -> dict[str, str] | None:
     if place.scheme == FILE:
         return None
-    endpoint = given.get("endpoint", "")
-    found = {"timeout": f"{given['timeout_s']}s", "max_retries": given["tries"]}
-    if endpoint.startswith("http://"):
-        found["allow_http"] = "true"
-    if place.scheme == "s3":
-        region = given.get("region", "us-east-1" if endpoint else "")
-        found |= {"aws_endpoint_url": endpoint} if endpoint else {}
-        found |= {"aws_region": region} if region else {}
-        names = {"aws_skip_signature": "anonymous", "aws_virtual_hosted_style_request": "virtual_hosted"}
-        found |= {name: str(is_set(given, option)).lower() for name, option in names.items()}
-    elif place.scheme == "gs" and endpoint:
-        found["google_base_url"] = endpoint
-    elif place.scheme == "abfs":
-        found["azure_storage_account_name"] = azure_names(place, given)[0]
-        if endpoint:
-            found["azure_storage_endpoint"] = endpoint
-    return found
+    found = {"timeout": f"{options['timeout_s']}s", "max_retries": options["tries"]}
+    found |= {"allow_http": "true"} if options.get("endpoint", "").startswith("http://") else {}
+    found |= {"azure_storage_account_name": azure_names(place, options)[0]} if place.scheme == "abfs" else {}
+    return found | renamed(options, OPTION_NAMES[place.scheme])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from ockam.files.durable_files import give_to_folder, sync
-from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set, parse_place
+from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, parse_place
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.model import DataFile, FilesPlan
 
@@ -40,11 +40,11 @@ def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSy
     scheme, host = (endpoint.scheme, endpoint.netloc) if endpoint else (None, None)
     if place.scheme == "s3":
         return fs.S3FileSystem(
-            anonymous=is_set(options, "anonymous"),
-            region=options.get("region", "us-east-1" if endpoint else None),
+            anonymous=options.get("anonymous") == "true",
+            region=options.get("region"),
             scheme=scheme,
             endpoint_override=host,
-            force_virtual_addressing=is_set(options, "virtual_hosted"),
+            force_virtual_addressing=options.get("virtual_hosted") == "true",
             request_timeout=float(options["timeout_s"]),
             connect_timeout=CONNECT_S,
             # With this setting, a file of less than 5 MB is sent in one request.
@@ -52,7 +52,7 @@ def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSy
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(options["tries"])),
         )
     if place.scheme == "gs":
-        anonymous, project = is_set(options, "anonymous"), options.get("project")
+        anonymous, project = options.get("anonymous") == "true", options.get("project")
         return fs.GcsFileSystem(anonymous=anonymous, scheme=scheme, endpoint_override=host, project_id=project)
     if place.scheme == "abfs":
         return fs.AzureFileSystem(

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ockam.files.durable_files import make_folder
 from spark_export.tables import log, model
-from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
+from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place, renamed
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.files import rewrite_rows
@@ -63,6 +63,14 @@ KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-s
 """The properties with which the owner of a table says how long snapshots are kept, and whether files are removed."""
 UNSURE = (exceptions.CommitFailedException, exceptions.CommitStateUnknownException, exceptions.RESTError, OSError)
 """The errors after which another commit may have come first, or nobody knows whether a commit is in the table."""
+OPTION_NAMES = {
+    FILE: {},
+    "s3": {name: f"s3.{name}" for name in ("endpoint", "region", "anonymous")} | {"timeout_s": "s3.request-timeout"},
+    "gs": {"endpoint": "gcs.service.host", "project": "gcs.project-id"},
+    "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
+    "hdfs": {"user": "hdfs.user"},
+}
+"""The names that pyiceberg has for the options of each kind of store."""
 PROPERTIES = {
     "comment": log.DESCRIPTION,
     "write.metadata.delete-after-commit.enabled": "true",
@@ -380,7 +388,9 @@ class IcebergLog(log.TableLog):
             )
         with iceberg_errors("the catalog cannot be opened"):
             try:
-                return load_catalog(name, **{**_file_options(self.place, self.options), **given})
+                options = renamed(complete_options(self.place, self.options), OPTION_NAMES[self.place.scheme])
+                connect = {"s3.connect-timeout": str(CONNECT_S)} if self.place.scheme == "s3" else {}
+                return load_catalog(name, **{**options, **connect, **given})
             except (exceptions.NotInstalledError, ModuleNotFoundError) as error:
                 raise ExtraMissing(f"the catalog {name} needs more of pyiceberg: {error}") from error
 
@@ -445,25 +455,6 @@ def _files_of_snapshots(table: Any) -> set[str]:
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         found |= {path, *(entry.data_file.file_path for entry in entries)}
     return {each.rpartition("/")[2] for each in found}
-
-
-def _file_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a store by the names that pyiceberg has for them."""
-    options = complete_options(place, given)
-    names = {
-        FILE: {},
-        "s3": {
-            "endpoint": "s3.endpoint",
-            "region": "s3.region",
-            "anonymous": "s3.anonymous",
-            "timeout_s": "s3.request-timeout",
-        },
-        "gs": {"endpoint": "gcs.service.host", "project": "gcs.project-id"},
-        "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
-        "hdfs": {"user": "hdfs.user"},
-    }[place.scheme]
-    found = {name: options[option] for option, name in names.items() if option in options}
-    return found | ({"s3.connect-timeout": str(CONNECT_S)} if place.scheme == "s3" else {})
 
 
 @contextmanager
