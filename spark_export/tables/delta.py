@@ -148,16 +148,6 @@ class DeltaLog(log.TableLog):
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         self._transact(table, files, applications, log.said_of(run, ranges, plan))
 
-    def find_run(self, plan: model.FilesPlan) -> int | None:
-        table = self._table
-        assert table is not None
-        # Each entry is a file to read, so only the entries since the plan are read.
-        if (later := table.version() - plan.version) <= 0:
-            return None
-        with _delta_errors(f"the log of {self.address} cannot be read"):
-            runs = (int(each[log.RUN_KEY]) for each in table.history(later) if each.get(log.PLAN_KEY) == plan.plan_id)
-            return next(runs, None)
-
     def has_old_run(self, old_id: str, run: int) -> bool:
         return self.exists() and (self._open().transaction_version(f"{EARLIER}{old_id}") or 0) >= run
 
@@ -176,9 +166,11 @@ class DeltaLog(log.TableLog):
         applications.append(Transaction(RUN, max(runs, default=0)))
         self._transact(self._open(), files, applications, {log.UPKEEP_KEY: "migrate"})
 
-    def commits(self) -> list[model.Commit | str]:
+    def commits(self, since: int = -1) -> list[model.Commit | str]:
+        table = self._table or self._open()
         with _delta_errors(f"the log of {self.address} cannot be read"):
-            return [log.commit_of(each, str(each.get("operation", "?"))) for each in self._open().history()]
+            found = table.history(table.version() - since) if table.version() > since else []
+            return [log.commit_of(each, str(each.get("operation", "?"))) for each in found]
 
     def list_files(self) -> list[log.TableFile]:
         table = self._open()
@@ -210,7 +202,9 @@ class DeltaLog(log.TableLog):
             # deltalake has no class of its own for the errors of files.
             raise TableDamaged(f"the table {self.address} cannot be read: {one_line(error)}") from error
 
-    def compact(self, *, files_min: int = 2) -> int:
+    def _rewrite(self, files_min: int, record: log.Forgotten | None) -> int:
+        if record is not None:
+            return self._erase(*record)
         table, files = self._open(), self.list_files()
         streams = {stream for each in files if (stream := each.partition.get("stream")) is not None}
         long = sorted(filter(self._is_too_long, streams))
@@ -260,23 +254,19 @@ class DeltaLog(log.TableLog):
             raise ExportError(f"the table {self.address} has {KEPT} = {text}, which is no interval; nothing is removed")
         return log.OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
-    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        partitions = self._open().metadata().partition_columns
+    def _erase(self, stream: str, key: bytes | None, until_us: int) -> int:
+        table = self._open()
+        partitions = table.metadata().partition_columns
         if key is not None and "stream" in partitions and self._is_too_long(stream):
             raise TableRefused(
                 f"the name of the stream {stream[:40]!r}… is too long for a folder, into which deltalake would write "
                 "the rows of other keys; only the whole stream can be forgotten"
             )
         application = f"{FORGOTTEN}/{quote(stream, safe='')}/{model.key_digest(key)}"
-
-        def note() -> None:
-            # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does
-            # not know the record fails.
-            table = self._open()
-            numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
-            self._transact(table, [], numbers, {log.UPKEEP_KEY: application})
-
-        self._repeat("nothing is forgotten", note)
+        # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does not
+        # know the record fails.
+        numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
+        self._transact(table, [], numbers, {log.UPKEEP_KEY: application})
         table, text = self._open(), stream.replace("'", "''")
         until = f"arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
         predicate = f"stream = '{text}' AND timestamp <= {until}" + (

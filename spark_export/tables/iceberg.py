@@ -178,10 +178,6 @@ class IcebergLog(log.TableLog):
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass
 
-    def find_run(self, plan: FilesPlan) -> int | None:
-        found = _properties_of_snapshots(self._table)
-        return next((int(each[log.RUN_KEY]) for each in found if each.get(log.PLAN_KEY) == plan.plan_id), None)
-
     def has_old_run(self, old_id: str, run: int) -> bool:
         return any(each.get(log.RUN_KEY) == f"{old_id}/{run}" for each in _properties_of_snapshots(self._open()))
 
@@ -196,8 +192,10 @@ class IcebergLog(log.TableLog):
             with change.update_snapshot(snapshot_properties={log.UPKEEP_KEY: "migrate"}).fast_append():
                 pass
 
-    def commits(self) -> list[Commit | str]:
-        snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
+    def commits(self, since: int = -1) -> list[Commit | str]:
+        snapshots = sorted(
+            (self._table or self._open()).snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms)
+        )
         said = [each.summary for each in reversed(snapshots)]
         return [
             "?" if each is None else log.commit_of(each.additional_properties, each.operation.value) for each in said
@@ -222,29 +220,19 @@ class IcebergLog(log.TableLog):
         with iceberg_errors(f"the table {self.address} cannot be read"):
             yield from table.scan(selected_fields=chosen).to_arrow_batch_reader()
 
-    def compact(self, *, files_min: int = 2) -> int:
-        def work() -> int:
-            groups: dict[Any, list[Any]] = defaultdict(list)
-            state = self.load()
-            for task in self._plan_files(self._table.scan()):
+    def _rewrite(self, files_min: int, record: log.Forgotten | None) -> int:
+        state = self.load()
+        table = self._table
+        if record is None:
+            groups: dict[str, list[Any]] = defaultdict(list)
+            for task in self._plan_files(table.scan()):
                 if task.file.file_size_in_bytes < log.SMALL_BYTES:
                     groups[str(task.file.partition)].append(task)
-            small = [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks]
-            return self._rewrite(state, small, {})[0] if small else 0
-
-        return self._repeat("nothing is merged", work)
-
-    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        def work() -> int:
-            state = self.load().forget(stream, key, until_us)
-            tasks = self._plan_files(self._table.scan(row_filter=EqualTo("stream", stream)))
-            return self._rewrite(state, tasks, state.forgotten)[1]
-
-        return self._repeat("nothing is forgotten", work)
-
-    def _rewrite(self, state: TableState, tasks: Sequence[Any], forgotten: Mapping[str, Any]) -> tuple[int, int]:
-        """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
-        table = self._table
+            if not (tasks := [task for group in groups.values() if len(group) >= files_min for task in group]):
+                return 0
+        else:
+            state = state.forget(*record)
+            tasks = self._plan_files(table.scan(row_filter=EqualTo("stream", record[0])))
         plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
         # The manifests have the newest files first, and the rows are written in the order of their indexes.
         columns = [table.schema().find_field(name) for name in ("partition", "index")]
@@ -259,8 +247,8 @@ class IcebergLog(log.TableLog):
         failpoint("rewrite_written")
         # If this fails, the new files stay, because nobody knows whether the catalog has the commit.
         with self._changing(table) as change:
-            if forgotten:
-                change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
+            if record is not None:
+                change.set_properties({FORGOTTEN_KEY: json.dumps(state.forgotten, ensure_ascii=False)})
             with change.update_snapshot(snapshot_properties={log.UPKEEP_KEY: "rewrite"}).overwrite() as snapshot:
                 for task in tasks:
                     snapshot.delete_data_file(task.file)
@@ -268,7 +256,7 @@ class IcebergLog(log.TableLog):
                 for each in parquet_files_to_data_files(table.io, change.table_metadata, paths):
                     snapshot.append_data_file(each)
         failpoint("rewritten")
-        return len(tasks), before - sum(each.rows for each in made)
+        return len(tasks) if record is None else before - sum(each.rows for each in made)
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Expires snapshots, and removes data and manifest files that only these had, and the files of killed runs.

@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ from spark_export.tables.filesystem import remove_files
 T = TypeVar("T")
 OldRuns = Mapping[int, tuple[Sequence[model.IndexRange], Sequence[model.DataFile]]]
 """The ranges and the data files of each run of an earlier version's export, by the run's number."""
+Forgotten: TypeAlias = tuple[str, bytes | None, int]
+"""Messages to forget: their stream, their key (None: all messages), and until when the node stored them."""
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
@@ -134,10 +136,13 @@ class TableLog(ABC):
 
         def commit() -> model.Commit:
             state = self.load()
-            if (run := self.find_run(plan)) is not None:
-                # If the answer to the commit was lost, the table has these files, so they stay.
-                self.abandon(plan)
-                return model.Commit(run, ranges)
+            # The positions do not show whether this run is in the table: another exporter can have committed the same
+            # messages. Each commit is a file to read, so only those since the plan are read.
+            for each in self.commits(plan.version):
+                if isinstance(each, model.Commit) and each.plan_id == plan.plan_id:
+                    # The answer to the commit was lost, and the table has these files, so they stay.
+                    self.abandon(plan)
+                    return model.Commit(each.run, ranges)
             model.check_next(state, ranges)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
@@ -174,13 +179,6 @@ class TableLog(ABC):
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
 
     @abstractmethod
-    def find_run(self, plan: model.FilesPlan) -> int | None:
-        """Returns the number of the run that was made by this plan, None if the loaded table has no such run.
-
-        The positions do not show this: another exporter can have planned and committed the same messages.
-        """
-
-    @abstractmethod
     def has_old_run(self, old_id: str, run: int) -> bool:
         """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
 
@@ -189,9 +187,9 @@ class TableLog(ABC):
         """Takes over an earlier version's export with the id `old_id`: sets the positions. Can be repeated."""
 
     @abstractmethod
-    def commits(self) -> list[model.Commit | str]:
-        """Returns the commits that the log still has, newest first. A text is the operation of another program, or
-        UPKEEP."""
+    def commits(self, since: int = -1) -> list[model.Commit | str]:
+        """Returns the commits that the log of the loaded table still has, newest first. A text is the operation of
+        another program, or UPKEEP. Commits up to the version `since` can be left out."""
 
     @abstractmethod
     def list_files(self) -> list[TableFile]:
@@ -201,9 +199,9 @@ class TableLog(ABC):
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the table as a reader of the format sees them, without columns that the table lacks."""
 
-    @abstractmethod
     def compact(self, *, files_min: int = 2) -> int:
         """Merges small files of the table; its rows stay the same. Returns the number of merged files."""
+        return self._repeat("nothing is merged", lambda: self._rewrite(files_min, None))
 
     @abstractmethod
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
@@ -224,10 +222,18 @@ class TableLog(ABC):
         """Returns the names of versions that `expire` never removes, and that have rows of a stream or of one key."""
         return []
 
-    @abstractmethod
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         """Erases the rows of a stream, or those with one key, that the node has stored until a time, and records that
         they must never be exported again. Returns their number. Older versions have them until `expire`."""
+        return self._repeat("nothing is forgotten", lambda: self._rewrite(0, (stream, key, until_us)))
+
+    @abstractmethod
+    def _rewrite(self, files_min: int, record: Forgotten | None) -> int:
+        """Writes rows again, in one commit. Raises CommitConflict.
+
+        With a record: adds it to the state of the table, leaves out the rows that it names, and returns their number.
+        Without: merges the small files of each partition that has at least `files_min`, and returns their number.
+        """
 
 
 def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan) -> dict[str, str]:
@@ -239,7 +245,8 @@ def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan)
 def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
     """Reads an entry of `TableLog.commits` from the properties of a commit."""
     if RANGES_KEY in said:
-        return model.Commit(int(said[RUN_KEY]), ranges_from_rows(json.loads(said[RANGES_KEY])))
+        ranges = ranges_from_rows(json.loads(said[RANGES_KEY]))
+        return model.Commit(int(said[RUN_KEY]), ranges, said.get(PLAN_KEY, ""))
     return UPKEEP if UPKEEP_KEY in said else operation
 
 

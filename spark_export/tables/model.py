@@ -167,10 +167,12 @@ class Written:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of an export in a table. run: the number of the run, counted from 1 in each table."""
+    """A commit of an export in a table. run: the number of the run, counted from 1 in each table. plan_id: that of its
+    `FilesPlan`; empty if an earlier version made the commit."""
 
     run: int
     ranges: Sequence[IndexRange]
+    plan_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,6 @@ class ParquetFolderLog(log.TableLog):
             rename_durably(tree, generation / f"run={after.run:06d}")
         self.abandon(plan)
 
-    def find_run(self, plan: model.FilesPlan) -> int | None:
-        # Each run is a file to read, so only the runs since the plan are read.
-        later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
-        return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
-
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()
 
@@ -160,9 +155,9 @@ class ParquetFolderLog(log.TableLog):
             time_us = folder.stat().st_mtime_ns // 1000 if folder.is_dir() else None
             self._write_run(folder, files, ranges, after, time_us)
 
-    def commits(self) -> list[model.Commit | str]:
-        runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
-        return [model.Commit(each["run"], each["ranges"]) for each in runs]
+    def commits(self, since: int = -1) -> list[model.Commit | str]:
+        later = [each for each in reversed(self._runs(self._generation())) if int(each.name[4:]) > since]
+        return [model.Commit(each["run"], each["ranges"], each.get("plan", "")) for each in map(_run_file, later)]
 
     def list_files(self) -> list[log.TableFile]:
         found = []
@@ -186,12 +181,6 @@ class ParquetFolderLog(log.TableLog):
                 stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
                 yield from _read(folder / name, stream, columns)
 
-    def compact(self, *, files_min: int = 2) -> int:
-        return self._repeat("nothing is merged", lambda: self._rewrite(files_min, None)[0])
-
-    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        return self._repeat("nothing is forgotten", lambda: self._rewrite(0, (stream, key, until_us))[1])
-
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes generations that the link left at least `keep_s` seconds ago, and the files of killed runs."""
         removed = self._sweep()
@@ -205,12 +194,8 @@ class ParquetFolderLog(log.TableLog):
                     shutil.rmtree(folder)
         return removed
 
-    def _rewrite(self, files_min: int, record: tuple[str, bytes | None, int] | None) -> tuple[int, int]:
-        """Makes another generation. Returns the numbers of rewritten files and of removed rows.
-
-        Of each stream, era and date, the small files are merged if there are `files_min` of them. With a record of what
-        is forgotten (a stream, a key or None, and a time), the files of that stream are written again instead.
-        """
+    def _rewrite(self, files_min: int, record: log.Forgotten | None) -> int:
+        """Makes another generation, and turns the link to it."""
         generation = self._generation()
         folders = self._runs(generation)
         runs = {folder: _run_file(folder) for folder in folders}
@@ -222,7 +207,7 @@ class ParquetFolderLog(log.TableLog):
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
         merges = [group for group in groups.values() if len(group) >= files_min]
         if not merges and record is None:
-            return 0, 0
+            return 0
         from spark_export.tables.files import columns_of
 
         merged = {folder / each.path: each for group in merges for folder, each in group}
@@ -262,7 +247,7 @@ class ParquetFolderLog(log.TableLog):
             failpoint("rewritten")
         finally:
             self.abandon(plan)
-        return len(merged), gone
+        return len(merged) if record is None else gone
 
     def _merge(self, plan: model.FilesPlan, tree: Path, merges: Sequence[Sequence[FileOfRun]]) -> list[model.DataFile]:
         from spark_export.tables.files import least_place, rewrite_rows
