@@ -196,8 +196,8 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     """Two runs of a real exporter, and messages after them. The consumer of the export is behind by what waits."""
     dataset = pytest.importorskip("pyarrow.dataset", reason="the extra `export` is not installed")
     pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
+    from spark_export.exporter.daemon import ExporterStatistics, write_metrics
     from spark_export.exporter.job import ExportSettings
-    from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.planning import ExportStep
     from spark_export.exporter.run import Exporter
@@ -225,7 +225,8 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
                 if messages != 3:
                     await trio.to_thread.run_sync(export, node.running.address)
         runs = {each["run"]: each for each in await told("export", "history", str(lake))}
-        metrics = Metrics((await client.get("/metrics")).text + to_prometheus(statistics))
+        write_metrics(tmp_path / "m.prom", statistics)
+        metrics = Metrics((await client.get("/metrics")).text + (tmp_path / "m.prom").read_text())
         page, (listed,) = await get(client, "/export", folder=str(lake)), (await get(client, "/exports")).rows
         rows, size_bytes = (
             sum(each["rows"] for each in runs.values()),
