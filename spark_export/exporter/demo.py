@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from spark_export.exporter.history import history_of
-from spark_export.exporter.job import open_log
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.session import open_session
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
+from spark_export.tables.open import open_table
 
 STEPS = 4
 """About how many steps the export takes. The daemon is killed after the first one."""
@@ -73,7 +73,7 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
 def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
     """Runs the daemon until the table has `rows` rows; ends it by the signal `number`. Returns the final row count."""
     deadline_s = time.monotonic() + TIMEOUT_S
-    log = open_log(parse_place(folder))
+    log = open_table(parse_place(folder))
     told = folder.with_name(f"{folder.name}-daemon.log")
     with told.open("wb") as output:
         daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True)

@@ -39,7 +39,7 @@ class ExportSettings:
     node: the address of the node. data_dir: the node's data directory, to read the database in place of the node.
     client_id: the consumer name under which the node gets the positions; None: `export-FOLDER-ID`.
     format: parquet, delta or iceberg; None: that of the existing table. A new table is then of iceberg if there is a
-        `catalog`, else of parquet in a folder and of delta on a store. codec: the Parquet compression.
+        `catalog`, else of parquet in a folder and of delta on a store.
     accept_lost: whether to export streams that lost messages, or were made anew.
     rows_max, bytes_max: the largest number of rows of a step, and the largest estimated size of its message data.
     seconds_max: the time limit, see `spark_export.exporter.planning.Pace`. On Spark it has no effect.
@@ -55,7 +55,6 @@ class ExportSettings:
     selection: Selection = field(default_factory=Selection)
     client_id: str | None = None
     format: str | None = None
-    codec: str = "zstd"
     accept_lost: bool = False
     verify_checksums: bool = False
     rows_max: int | None = None
@@ -90,15 +89,18 @@ class ExportSettings:
         # The history, which needs aiosqlite, is written after the first commit. Fail now, before anything is made.
         if find_spec("aiosqlite") is None:
             raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
-        if self.place().is_local and find_format(self.place(), {}) is None:
-            _refuse_strange(self.place().folder)
-        log = open_log(self.place(), self.format, self.store_options, self.catalog)
-        with full_disk_told(self.place()):
+        place, found = self.place(), find_format(self.place(), self.store_options)
+        if found is None and place.is_local:
+            _refuse_strange(place.folder)
+        if found is not None and self.format not in (None, found):
+            raise TableRefused(f"{place} has a table in the format {found}, not {self.format}; leave --format out")
+        with full_disk_told(place):
+            log = open_table(place, found or self.format, self.store_options, self.catalog)
             log.create(self.columns())
         return log
 
     def plan_files(self, log: TableLog, state: TableState) -> FilesPlan:
-        return log.files_plan(state, self.columns(), codec=self.codec, convert=self.decoder)
+        return log.files_plan(state, self.columns(), convert=self.decoder)
 
     def consumer(self, table_id: str) -> str:
         return self.client_id or f"export-{self.place().name}-{table_id.replace('-', '')[:SUFFIX_CHARACTERS]}"
@@ -115,20 +117,6 @@ def _refuse_strange(folder: Path) -> None:
         )
 
 
-def open_log(
-    place: StoreLocation,
-    table_format: str | None = None,
-    store_options: Mapping[str, str] | None = None,
-    catalog: CatalogChoice | None = None,
-) -> TableLog:
-    """Returns the table of an export, which need not exist. Raises TableRefused if it has another format."""
-    found = find_format(place, store_options or {})
-    if table_format is not None and found not in (None, table_format):
-        raise TableRefused(f"{place} has a table in the format {found}, not {table_format}; leave --format out")
-    chosen = found or table_format or ("iceberg" if catalog else "parquet" if place.is_local else "delta")
-    return open_table(place, chosen, store_options, catalog)
-
-
 def open_existing(
     folder: Path | str | StoreLocation,
     store_options: Mapping[str, str] | None = None,
@@ -136,7 +124,7 @@ def open_existing(
 ) -> TableLog:
     """Returns the table of an export that exists. Raises TableRefused if there is none."""
     place = folder if isinstance(folder, StoreLocation) else parse_place(folder)
-    log = open_log(place, None, store_options, catalog)
+    log = open_table(place, None, store_options, catalog)
     if not log.exists():
         raise TableRefused(f"{place} holds no export")
     return log

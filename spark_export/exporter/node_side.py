@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,12 +131,9 @@ class NodeSide:
             is_there = end.first_index <= position.end - 1 < end.next_index
             if is_there and saved.get(of.place, 0) < position.end:
                 doubtful.append((of, position))
-        return self._find_others(doubtful) if doubtful else {}
-
-    def _find_others(self, known: Iterable[tuple[Incarnation, TablePosition]]) -> dict[str, str]:
         found: dict[str, str] = {}
-        with self._connect() as client:
-            for of, position in known:
+        with self._connect() if doubtful else nullcontext() as client:
+            for of, position in doubtful:
                 last = position.end - 1
                 try:
                     page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)

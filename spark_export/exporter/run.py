@@ -141,7 +141,8 @@ class Exporter:
                 # Later messages are left to the next call. Otherwise this one would not end while a producer pushes.
                 until = {each.of: each.end for each in ranges}
             try:
-                left = self._export(state, ranges) if ranges else []
+                with full_disk_told(self._log.place):
+                    left = self._export(state, ranges) if ranges else []
             except PositionsMoved as error:
                 # Another exporter has committed some of these messages; the plan is made anew from its positions. Only
                 # failures in a row count: a long export that gets on may meet another exporter often.
@@ -221,8 +222,7 @@ class Exporter:
 
             return run_tasks(plan_tasks(part, parallelism), plan, self._node, parallelism, on_rows)
 
-        with full_disk_told(self._log.place):
-            step = self._step(state, write)
+        step = self._step(state, write)
         if step is not None:
             # Learn the speed, which decides the size of the next step, and tell the caller.
             self._pace.took(step.rows, step.seconds)

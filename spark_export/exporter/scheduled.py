@@ -47,9 +47,8 @@ def run_export(
     except (SourceError, ClientError, OSError) as error:
         # A node that answers, and refuses, refuses the next call, too.
         can_pass = isinstance(error, SourceUnreachable) or (isinstance(error, ClientError) and error.retriable)
-        is_full = isinstance(error, OSError) and errors.is_disk_full(error)
-        passing = errors.ExportDiskFull if is_full else errors.ExportNodeFailed
-        raise (passing if is_full or can_pass else errors.ExportError)(" ".join(str(error).split())) from error
+        failure = errors.ExportNodeFailed if can_pass else errors.ExportError
+        raise failure(" ".join(str(error).split())) from error
 
 
 def exit_code(error: BaseException | None) -> int:

@@ -362,17 +362,14 @@ class DeltaLog(log.TableLog):
 
     def _read_checkpoint(self, names: Sequence[str], version: int) -> tuple[int, dict[str, tuple[int, int]]]:
         """Returns the version of the newest complete checkpoint and its application ids; -1 without a checkpoint."""
-        parts: dict[tuple[int, int], list[str]] = {}
-        for name in names:
-            found = _CHECKPOINT.fullmatch(name)
-            if found is not None and int(found[1]) <= version:
-                parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(name)
-        whole = {place: files for place, files in parts.items() if len(files) >= place[1]}
-        if not whole:
-            return -1, {}
-        newest = max(whole)
+        # The files of each checkpoint, by its version and the number of its parts.
+        files: dict[tuple[int, int], list[str]] = {(-1, 0): []}
+        for found in filter(None, map(_CHECKPOINT.fullmatch, names)):
+            if int(found[1]) <= version:
+                files.setdefault((int(found[1]), int(found[3] or 1)), []).append(found[0])
+        newest = max(each for each, parts in files.items() if len(parts) >= each[1])
         applications: dict[str, tuple[int, int]] = {}
-        for name in whole[newest]:
+        for name in files[newest]:
             applications |= self._read_commit(name)
         return newest[0], applications
 

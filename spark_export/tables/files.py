@@ -186,7 +186,7 @@ class _OpenFile:
         self._writer = pq.ParquetWriter(
             self._sink,
             plan.schema,
-            compression=plan.codec,
+            compression="zstd",
             use_dictionary=[name for name in plan.schema.names if name in DICTIONARIES],
             column_encoding={name: code for name, code in ENCODINGS.items() if name in plan.schema.names},
             write_statistics=[name for name in plan.schema.names if name in COUNTED],

@@ -100,11 +100,7 @@ class IcebergLog(log.TableLog):
 
     def exists(self) -> bool:
         with iceberg_errors("the catalog cannot be read"):
-            try:
-                self._catalog.load_table(self._name)
-            except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
-                return False
-        return True
+            return bool(self._catalog.table_exists(self._name))
 
     def create(self, columns: pa.Schema) -> None:
         with iceberg_errors(f"the table {self.address} cannot be made"):

@@ -128,7 +128,6 @@ class FilesPlan:
     schema: pa.Schema
     partition_by: Sequence[PartitionField]
     options: Mapping[str, str] = field(default_factory=dict)
-    codec: str = "zstd"
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folders: bool = True

@@ -33,11 +33,17 @@ class CatalogChoice:
 
 def open_table(
     place: StoreLocation,
-    table_format: str,
+    table_format: str | None = None,
     options: Mapping[str, str] | None = None,
     catalog: CatalogChoice | None = None,
 ) -> TableLog:
-    """Returns the table at an address, which need not exist. options: those of the store. Raises ExportError."""
+    """Returns the table at an address, which need not exist. Raises ExportError.
+
+    table_format: None: that of the existing table, or the usual one for the address. options: those of the store.
+    """
+    if table_format is None:
+        usual = "iceberg" if catalog else "parquet" if place.is_local else "delta"
+        table_format = find_format(place, options or {}) or usual
     if table_format in ("delta", "iceberg") and place.is_local and (signs := URL_SIGNS & set(place.path)):
         raise TableRefused(
             f"{place}: libraries of {table_format} take {' '.join(sorted(signs))} in a path for a part of a URL; give "

@@ -23,13 +23,13 @@ pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 from pyarrow import fs
 
 from spark_export.exporter.history import ExportHistory
-from spark_export.exporter.job import open_log
 from spark_export.exporter.migrate import migrate
 from spark_export.exporter.node_side import Selection
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.delta import DeltaLog
 from spark_export.tables.errors import EarlierVersion, TableRefused
+from spark_export.tables.open import open_table
 from stream_node.node.process import NodeProcess
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import COLUMNS, Row, read_delta, rows_of
@@ -82,9 +82,9 @@ def test_a_migration_that_ends_early_lets_nothing_be_exported_again(
         file.write(whole)
     DeltaLog(place, options, whole=True).create(ROWS)
     with pytest.raises(EarlierVersion, match="stream-node export migrate"):
-        open_log(place, store_options=options).load()
+        open_table(place, options=options).load()
     assert migrate(*given)["rows"] == 39
-    assert open_log(place, store_options=options).load().run == 3
+    assert open_table(place, options=options).load().run == 3
 
 
 @pytest.mark.parametrize(("was", "table"), [("delta", "/messages"), ("parquet", "")])
