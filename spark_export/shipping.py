@@ -44,7 +44,12 @@ def register(spark: Any) -> None:
     """
     from spark_export.source.source import StreamNodeSource
 
-    _use_this_python(spark)
+    context = _context_of(spark)
+    # Spark on this machine runs its workers with the Python of this process, if the user has chosen none. Otherwise it
+    # would take the first python3 of PATH, which can lack pyarrow or have another version.
+    if context is not None and context.master.startswith("local"):
+        is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+        context.pythonExec = context.pythonExec if is_chosen else sys.executable
     register_format(spark, StreamNodeSource)
 
 
@@ -60,16 +65,6 @@ def register_format(spark: Any, source: type[Shipped]) -> None:
         # If this project is installed, Spark finds the format itself. Spark 4.0 then refuses to register its name.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-
-
-def _use_this_python(spark: Any) -> None:
-    """Makes Spark on this machine run its workers with the Python of this process, if the user has chosen none."""
-    context = _context_of(spark)
-    if context is None or os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
-        return
-    # Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
-    if context.master.startswith("local"):
-        context.pythonExec = sys.executable
 
 
 def _context_of(spark: Any) -> Any:

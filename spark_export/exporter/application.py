@@ -21,8 +21,8 @@ from typing import Any
 
 import structlog
 
-from spark_export.exporter.inline import in_thread
 from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.node_side import in_thread
 from spark_export.exporter.planning import take_step
 from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import PAGES, PagesSource, write_files
@@ -158,7 +158,14 @@ class SparkExporter(Exporter):
 
     def _check_written(self, plan: FilesPlan, written: Written) -> None:
         self._check_incarnations()
-        _check_there(plan, written)
+        # The table's log would name files that this process does not see.
+        if (place := parse_place(plan.root)).is_local:
+            missing = [each.path for each in written.files if not (place.folder / each.path).is_file()]
+            if missing:
+                raise ExportError(
+                    f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "
+                    "export to a folder that all of them share, or to a store. Nothing of this step is in the table"
+                )
         self._check_stop()
 
     def _check_incarnations(self) -> None:
@@ -173,21 +180,17 @@ class SparkExporter(Exporter):
                 raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
 
     def _ensure_session(self) -> Any:
-        if self._session is not None and self._is_own and not self._is_usable():
-            logger.warning("the Spark session has ended; another one is started")
-            session, self._session = self._session, None
-            close_session(session)
+        if self._session is not None and self._is_own:
+            try:
+                self._session.range(1).count()
+            except Exception as error:
+                if not is_sparks(error):
+                    raise
+                logger.warning("the Spark session has ended; another one is started")
+                self.__exit__()
         if self._session is None:
             self._session = open_session(name="stream-node export", **self._options)
         return self._session
-
-    def _is_usable(self) -> bool:
-        try:
-            return bool(self._session.range(1).count() == 1)
-        except Exception as error:
-            if not is_sparks(error):
-                raise
-            return False
 
 
 def _offsets(indexes: Iterable[tuple[tuple[str, int], int]]) -> dict[str, dict[str, int]]:
@@ -214,17 +217,6 @@ def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
             blamed.add(stream)
             text = text.replace(name, "")
     return blamed
-
-
-def _check_there(plan: FilesPlan, written: Written) -> None:
-    """Raises ExportError if this process does not see the executors' files, which the table's log would name."""
-    if (place := parse_place(plan.root)).is_local:
-        missing = [each.path for each in written.files if not (place.folder / each.path).is_file()]
-        if missing:
-            raise ExportError(
-                f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "
-                "export to a folder that all of them share, or to a store. Nothing of this step is in the table"
-            )
 
 
 def task_error(text: str) -> TaskFailed:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import structlog
 
 from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.node_side import run_tasks
 from spark_export.exporter.planning import AMOUNTS, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import (
@@ -216,13 +217,8 @@ class Exporter:
         part = take_step(left, rows_max, self._settings.step_sizes()[1])
         on_rows, parallelism = self._progress_reporter(left), os.cpu_count() or 1
 
-        def write(plan: FilesPlan) -> Written:
-            # A run without new messages does not load the modules that read messages and write files.
-            from spark_export.exporter.inline import run_tasks
-
-            return run_tasks(plan_tasks(part, parallelism), plan, self._node, parallelism, on_rows)
-
-        step = self._step(state, write)
+        tasks = plan_tasks(part, parallelism)
+        step = self._step(state, lambda plan: run_tasks(tasks, plan, self._node, parallelism, on_rows))
         if step is not None:
             # Learn the speed, which decides the size of the next step, and tell the caller.
             self._pace.took(step.rows, step.seconds)

@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.history import history_of
-from spark_export.exporter.inline import PROGRESS_INTERVAL_S
+from spark_export.exporter.node_side import PROGRESS_INTERVAL_S
 from spark_export.exporter.run import Exporter
 from spark_export.tables.errors import ExportStopped
 from tests.spark_export.doors import door
@@ -71,7 +71,7 @@ def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest
         begun.set()
         assert go_on.wait(PATIENCE_S)
 
-    monkeypatch.setattr("spark_export.exporter.inline.failpoint", held)
+    monkeypatch.setattr("spark_export.exporter.node_side.failpoint", held)
     monkeypatch.setattr(threading, "excepthook", lost.append)
 
     def main(exporter: Exporter) -> None:
