@@ -25,7 +25,7 @@ from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.session import open_session
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
-from spark_export.tables.open import open_table
+from spark_export.tables.log import open_table
 
 STEPS = 4
 """About how many steps the export takes. The daemon is killed after the first one."""

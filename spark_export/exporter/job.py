@@ -15,9 +15,8 @@ from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused, full_disk_told
-from spark_export.tables.log import TableLog
+from spark_export.tables.log import CatalogChoice, TableLog, find_format, open_table
 from spark_export.tables.model import FilesPlan, TableState
-from spark_export.tables.open import CatalogChoice, find_format, open_table
 from stream_client import Tls, Token
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import Place, read_file
 from spark_export.tables.filesystem import locked, open_filesystem, store_errors
-from spark_export.tables.log import OldRuns, TableLog
+from spark_export.tables.log import CatalogChoice, OldRuns, TableLog, open_table
 from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition, TableState
-from spark_export.tables.open import CatalogChoice, open_table
 
 LEDGER, STORED_LEDGER, LOCK = "ledger.sqlite", "_export/ledger.sqlite", "exporter.lock"
 OLD_CATALOG = "stream_node"

@@ -29,9 +29,8 @@ from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.files import read_file
 from spark_export.tables.filesystem import open_filesystem
-from spark_export.tables.log import TableFile, TableLog
+from spark_export.tables.log import CatalogChoice, TableFile, TableLog, open_table
 from spark_export.tables.model import Incarnation, IndexRange
-from spark_export.tables.open import CatalogChoice, open_table
 
 FORMAT = "stream_node_table"
 COLUMNS = pa.schema([pa.field(each.name, KAFKA_HEADERS if each.name == "headers" else each.type) for each in ROWS])
@@ -50,7 +49,7 @@ Part = tuple[list[TableFile] | None, Ranges | None]
 
 @dataclass(frozen=True)
 class BronzeTable:
-    """The address of the table of an export; see `spark_export.tables.open.open_table`."""
+    """The address of the table of an export; see `spark_export.tables.log.open_table`."""
 
     path: str
     table_format: str = "parquet"

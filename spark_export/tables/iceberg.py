@@ -30,8 +30,8 @@ from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.files import rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
+from spark_export.tables.log import CATALOG_FILE, CatalogChoice
 from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionField, Positions, TableState, Written
-from spark_export.tables.open import CATALOG_FILE, CatalogChoice
 from stream_storage.failpoint import failpoint
 
 try:

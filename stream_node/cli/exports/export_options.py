@@ -99,7 +99,7 @@ class TableOptions(NamedTuple):
 
     def choice(self) -> Any:
         """Returns the choice of a catalog, or None. Raises UsageError."""
-        from spark_export.tables.open import CatalogChoice
+        from spark_export.tables.log import CatalogChoice
 
         if self.catalog is None:
             if self.catalog_option or self.catalog_table:
@@ -234,7 +234,7 @@ class ExportOptions(NamedTuple):
         from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
         from spark_export.source.option_values import compile_pattern
-        from spark_export.tables.open import FORMATS
+        from spark_export.tables.log import FORMATS
 
         if self.table_format not in (None, *FORMATS):
             raise UsageError(f"--format {self.table_format}: one of {', '.join(FORMATS)}")

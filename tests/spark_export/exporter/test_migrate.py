@@ -29,8 +29,8 @@ from spark_export.exporter.node_side import Selection
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.log import open_table
 from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition
-from spark_export.tables.open import open_table
 from stream_node.node.process import NodeProcess
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_process import export_child

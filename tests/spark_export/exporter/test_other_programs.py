@@ -357,7 +357,7 @@ def test_the_users_own_iceberg_table_is_appended_to(world: World, tmp_path: Path
     from pyiceberg.transforms import HourTransform, TruncateTransform
 
     from spark_export.tables.columns import ROWS
-    from spark_export.tables.open import CatalogChoice
+    from spark_export.tables.log import CatalogChoice
 
     options = {
         "type": "sql",

@@ -22,8 +22,8 @@ from spark_export.exporter.spark_files import BATCH_PAGES, BATCH_ROWS, Starts, w
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import HEADERS, ROWS
 from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.log import open_table
 from spark_export.tables.model import Incarnation, IndexRange, Written
-from spark_export.tables.open import open_table
 
 A, B = Incarnation("a", 0, 2, 7), Incarnation("b", 1, 0, 9)
 US = 1_750_000_000_000_000

@@ -24,9 +24,8 @@ from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import PositionsMoved
 from spark_export.tables.files import write_ranges
-from spark_export.tables.log import CommitConflict, TableLog
+from spark_export.tables.log import CommitConflict, TableLog, open_table
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, Written
-from spark_export.tables.open import open_table
 from tests.spark_export.exporter.export_world import LIBRARIES, World
 
 OF = Incarnation("s", 0, 0, 5)

@@ -15,8 +15,8 @@ from spark_export.pipeline.outputs import load_manifest
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import HEADERS, ROWS
 from spark_export.tables.files import write_ranges
+from spark_export.tables.log import open_table
 from spark_export.tables.model import Incarnation, IndexRange
-from spark_export.tables.open import open_table
 from tests.spark_export.pipeline.makers import Headers
 
 BASE_US = 1_750_000_000_000_000

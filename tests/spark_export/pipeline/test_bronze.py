@@ -17,7 +17,7 @@ pytest.importorskip("pyiceberg", reason="the extra `iceberg` is not installed")
 
 from spark_export.pipeline.bronze import BronzeTable, Ranges, TableSource, find_ends, plan_files, read_part
 from spark_export.tables.errors import TableDamaged
-from spark_export.tables.open import CatalogChoice
+from spark_export.tables.log import CatalogChoice
 from tests.spark_export.pipeline.lake import Lake, Row
 
 ODD, HIVES = "a b/ü%", "__HIVE_DEFAULT_PARTITION__"

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from spark_export.tables.columns import ROWS
 from spark_export.tables.filesystem import open_filesystem
-from spark_export.tables.open import CatalogChoice
+from spark_export.tables.log import CatalogChoice
 from stream_node.node.process import NodeProcess
 from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.exporter.export_process import command

@@ -29,7 +29,7 @@ from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.delta import DeltaLog
 from spark_export.tables.errors import EarlierVersion, TableRefused
-from spark_export.tables.open import open_table
+from spark_export.tables.log import open_table
 from stream_node.node.process import NodeProcess
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import COLUMNS, Row, read_delta, rows_of

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.files import write_ranges
+from spark_export.tables.log import open_table
 from spark_export.tables.model import Incarnation, IndexRange, Written
-from spark_export.tables.open import open_table
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 

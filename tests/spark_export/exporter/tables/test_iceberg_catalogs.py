@@ -22,7 +22,7 @@ from pyiceberg.catalog import load_catalog
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
 from spark_export.tables.iceberg import CATALOG_WAIT_S, IcebergLog
-from spark_export.tables.open import CatalogChoice
+from spark_export.tables.log import CatalogChoice
 from tests.spark_export.exporter.export_world import COLUMNS, World
 from tests.support.iceberg_rest import RestCatalog, running_rest_catalog
 

@@ -16,8 +16,8 @@ pytest.importorskip("pyiceberg", reason="the extra `iceberg` is not installed")
 from spark_export.tables import iceberg
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
+from spark_export.tables.log import open_table
 from spark_export.tables.model import Incarnation, IndexRange, Written
-from spark_export.tables.open import open_table
 
 RUNS, PARTITIONS = 100, 20
 KEEP_S = 5 * 86_400.0

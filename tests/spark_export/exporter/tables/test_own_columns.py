@@ -24,9 +24,8 @@ from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import write_ranges
-from spark_export.tables.log import TableLog
+from spark_export.tables.log import CatalogChoice, TableLog, open_table
 from spark_export.tables.model import Incarnation, IndexRange
-from spark_export.tables.open import CatalogChoice, open_table
 
 LEAST = [pa.field("stream", pa.string()), pa.field("partition", pa.int32()), pa.field("index", pa.int64())]
 AT = datetime(2026, 11, 1, tzinfo=UTC)

@@ -22,9 +22,8 @@ from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import ExportError
 from spark_export.tables.files import write_ranges
-from spark_export.tables.log import TableLog
+from spark_export.tables.log import TableLog, open_table
 from spark_export.tables.model import Incarnation, IndexRange
-from spark_export.tables.open import open_table
 from tests.spark_export.exporter.tables.test_own_columns import export, messages, own_iceberg
 
 DAY_S = 86_400.0
