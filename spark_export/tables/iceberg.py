@@ -163,10 +163,13 @@ class IcebergLog(log.TableLog):
         return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
-        table, after, said = self._table, state.after(ranges), log.said_of(state.run + 1, ranges, plan)
-        files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
+        after, said = state.after(ranges), log.said_of(state.run + 1, ranges, plan)
+        files = [f"{_address_of(self._table)}/data/{each.path}" for each in written.files]
+        self._append(self._table, _numbers(after.run, after.positions), said, files)
+
+    def _append(self, table: Any, properties: Mapping[str, str], said: Mapping[str, str], files: list[str]) -> None:
         with self._changing(table) as change:
-            change.set_properties({POSITIONS_KEY: _text(after.positions), log.RUN_KEY: str(after.run)})
+            change.set_properties(properties)
             if files:
                 change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
             else:
@@ -179,23 +182,15 @@ class IcebergLog(log.TableLog):
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: Positions) -> None:
         table = self._open()
-        if log.RUN_KEY in table.properties:
-            return
-        with self._changing(table) as change:
+        if log.RUN_KEY not in table.properties:
             # Earlier versions set no comment, and wrote only into tables that they had made.
-            numbers = {POSITIONS_KEY: _text(positions), log.RUN_KEY: str(max(runs, default=0))}
-            change.set_properties({**numbers, "comment": log.DESCRIPTION})
-            with change.update_snapshot(snapshot_properties={log.UPKEEP_KEY: "migrate"}).fast_append():
-                pass
+            properties = _numbers(max(runs, default=0), positions) | {"comment": log.DESCRIPTION}
+            self._append(table, properties, {log.UPKEEP_KEY: "migrate"}, [])
 
     def commits(self, since: int = -1) -> list[Commit | str]:
-        snapshots = sorted(
-            (self._table or self._open()).snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms)
-        )
-        said = [each.summary for each in reversed(snapshots)]
-        return [
-            "?" if each is None else log.commit_of(each.additional_properties, each.operation.value) for each in said
-        ]
+        said = [each.summary for each in reversed((self._table or self._open()).snapshots())]
+        known = [each and log.commit_of(each.additional_properties, each.operation.value) for each in said]
+        return [each or "?" for each in known]
 
     def list_files(self) -> list[log.TableFile]:
         table = self._open()
@@ -404,8 +399,9 @@ def _refuse_secrets(chosen: CatalogChoice) -> None:
                 )
 
 
-def _text(positions: Positions) -> str:
-    return json.dumps(log.positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
+def _numbers(run: int, positions: Positions) -> dict[str, str]:
+    text = json.dumps(log.positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
+    return {POSITIONS_KEY: text, log.RUN_KEY: str(run)}
 
 
 def _address_of(table: Any) -> str:
