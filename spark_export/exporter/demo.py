@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,16 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
     try:
         read_bronze(session, BronzeTable(str(folder))).createOrReplaceTempView("messages")
         answer = session.sql(QUERY)
+        rows = answer.collect()
         return {
-            "rows": sum(row["messages"] for row in answer.collect()),
+            "rows": sum(row["messages"] for row in rows),
             "rows_before_kill": before,
             "data_bytes": view.data_bytes,
             "file_bytes": view.file_bytes,
             "seconds": seconds,
             "query": QUERY,
             "columns": answer.columns,
-            "answer": [list(row) for row in answer.collect()],
+            "answer": [list(row) for row in rows],
         }
     finally:
         session.stop()
@@ -74,26 +76,25 @@ def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
     """Runs the daemon until the table has `rows` rows; ends it by the signal `number`. Returns the final row count."""
     deadline_s = time.monotonic() + TIMEOUT_S
     log = open_table(parse_place(folder))
+
+    def exported() -> int:
+        return sum(each.end for each in log.load().positions.values()) if log.exists() else 0
+
     told = folder.with_name(f"{folder.name}-daemon.log")
     with told.open("wb") as output:
         daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True)
     try:
-        while True:
-            done = sum(each.end for each in log.load().positions.values()) if log.exists() else 0
-            if done >= rows:
-                break
-            try:
+        while exported() < rows:
+            if daemon.poll() is not None or time.monotonic() >= deadline_s:
+                said = told.read_text(errors="replace").splitlines() or ["it said nothing"]
+                raise ExportError(f"the daemon ended, or did not export the stream in {TIMEOUT_S:g} s: {said[-1]}")
+            with suppress(subprocess.TimeoutExpired):
                 daemon.wait(POLL_S)
-            except subprocess.TimeoutExpired:
-                if time.monotonic() < deadline_s:
-                    continue
-            said = told.read_text(errors="replace").splitlines() or ["it said nothing"]
-            raise ExportError(f"the daemon ended, or did not export the stream in {TIMEOUT_S:g} s: {said[-1]}")
     finally:
         # The signal also ends the daemon's Java, as on a machine that loses its power.
         os.killpg(daemon.pid, number)
         daemon.wait()
-    return sum(each.end for each in log.load().positions.values())
+    return exported()
 
 
 if __name__ == "__main__":

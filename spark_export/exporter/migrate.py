@@ -78,12 +78,9 @@ def migrate(
             locks.enter_context(locked(lock, refusal))
         old, read = _read_ledger(path), path.read_bytes()
 
-        log = _open_old(place, options, catalog, old, filesystem, root)
-        runs = {
-            number: run
-            for number, run in old.runs.items()
-            if number not in old.unsure or log.has_old_run(old.table_id, number)
-        }
+        log = _open_old(place, options, catalog, old)
+        lost = {number for number in old.unsure if not log.has_old_run(old.table_id, number)}
+        runs = {number: run for number, run in old.runs.items() if number not in lost}
         rows = _prove(log, old, runs, place)
         positions = {each.of: TablePosition(each.end) for number in sorted(runs) for each in runs[number][0]}
         if is_stored:
@@ -146,12 +143,7 @@ def _read_ledger(path: Path) -> OldExport:
 
 
 def _open_old(
-    place: StoreLocation,
-    options: Mapping[str, str],
-    catalog: CatalogChoice | None,
-    old: OldExport,
-    filesystem: fs.FileSystem,
-    root: str,
+    place: StoreLocation, options: Mapping[str, str], catalog: CatalogChoice | None, old: OldExport
 ) -> TableLog:
     """Returns the log of the table. For plain Parquet on an object store, it is that of a Delta table, which `adopt`
     later makes of the same files."""
@@ -160,6 +152,7 @@ def _open_old(
 
         return DeltaLog(place, options, whole=True)
     if old.format == "iceberg" and catalog is None:
+        filesystem, root = open_filesystem(str(place), options)
         for name in ("catalog.json", "_export/catalog.json"):
             try:
                 with filesystem.open_input_stream(f"{root}/{name}") as file:

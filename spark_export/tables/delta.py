@@ -177,12 +177,13 @@ class DeltaLog(log.TableLog):
         has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
         found = []
         for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            names = [name for name in each if name.startswith("partition.")]
+            found_values = ((name.split(".", 1), value) for name, value in each.items())
             # The values of partitions are as JSON has them: a date is a text.
-            said = (
-                each[name] if each[name] is None or isinstance(each[name], int) else str(each[name]) for name in names
-            )
-            values = {name.removeprefix("partition."): value for name, value in zip(names, said, strict=True)}
+            values = {
+                name[1]: value if isinstance(value, int | None) else str(value)
+                for name, value in found_values
+                if name[0] == "partition"
+            }
             address, indexes = f"{self.address}/{unquote(each['path'])}", (each.get("min.index"), each.get("max.index"))
             sizes = each["size_bytes"], each["num_records"]
             found.append(log.TableFile(address, *sizes, values, None if None in indexes else indexes, has_removed_rows))
