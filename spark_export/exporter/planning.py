@@ -6,7 +6,7 @@ most one step. This module does no input or output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_export.source.plan import StreamEnds
@@ -168,18 +168,8 @@ def plan_tasks(ranges: Sequence[IndexRange], parallelism: int) -> list[list[Inde
     # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
     rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
     task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
+    # `filled` is the share of the last task that its pieces fill, from 0 to 1.
     tasks, filled = list[list[IndexRange]](), 0.0
-    for piece, weight in _pieces(ranges, task_rows):
-        if not tasks or filled + weight > 1.0:
-            tasks.append([])
-            filled = 0.0
-        tasks[-1].append(piece)
-        filled += weight
-    return tasks
-
-
-def _pieces(ranges: Iterable[IndexRange], task_rows: int) -> Iterator[tuple[IndexRange, float]]:
-    """Yields pieces that fit into one task, each with the share of a task that it fills, from 0 to 1."""
     for each in ranges:
         average = each.size_bytes / max(1, each.rows)
         rows_max = max(1, min(task_rows, int(TASK_BYTES_MAX / average) if average else task_rows))
@@ -189,4 +179,10 @@ def _pieces(ranges: Iterable[IndexRange], task_rows: int) -> Iterator[tuple[Inde
         for number in range(count):
             begin = each.begin + each.rows * number // count
             end = each.begin + each.rows * (number + 1) // count
-            yield each.cut(begin, end), (end - begin) / rows_max
+            share = (end - begin) / rows_max
+            if not tasks or filled + share > 1.0:
+                tasks.append([])
+                filled = 0.0
+            tasks[-1].append(each.cut(begin, end))
+            filled += share
+    return tasks

@@ -276,7 +276,14 @@ class IcebergLog(log.TableLog):
             beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
             if not exactly:
-                protected |= _latest_of_branches(table, rule.versions_min)
+                branches = (
+                    ref for ref in table.metadata.refs.values() if ref.snapshot_ref_type == SnapshotRefType.BRANCH
+                )
+                heads = [table.metadata.snapshot_by_id(ref.snapshot_id) for ref in branches]
+                kept = (
+                    each for head in heads for each in islice(ancestors_of(head, table.metadata), rule.versions_min)
+                )
+                protected |= {each.snapshot_id for each in kept}
             expired = [
                 number
                 for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
@@ -416,13 +423,6 @@ def _bound(bounds: Mapping[int, bytes] | None, column: Any) -> Any:
 
 def _properties_of_snapshots(table: Any) -> Iterator[Mapping[str, str]]:
     return (each.summary.additional_properties for each in table.snapshots() if each.summary is not None)
-
-
-def _latest_of_branches(table: Any, count: int) -> set[int]:
-    """Returns the ids of the latest `count` snapshots of each branch."""
-    branches = [each for each in table.metadata.refs.values() if each.snapshot_ref_type == SnapshotRefType.BRANCH]
-    heads = [table.metadata.snapshot_by_id(each.snapshot_id) for each in branches]
-    return {each.snapshot_id for head in heads for each in islice(ancestors_of(head, table.metadata), count)}
 
 
 def _files_of_snapshots(table: Any) -> set[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from stream_node.cli.values import UsageError, parse_duration, time_text
 
 if TYPE_CHECKING:
     from spark_export.exporter.job import ExportSettings
-    from spark_export.exporter.run import ExportOutcome
+    from spark_export.exporter.run import ExportOutcome, Progress
     from spark_export.exporter.verify import VerificationResult
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
@@ -51,13 +50,18 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
-    with _progress() as on_progress:
+    with progress_shown() as shown:
         from spark_export.exporter.run import Exporter, log_step
         from spark_export.exporter.scheduled import stop_signals
         from spark_export.tables.errors import ExportStopped, StreamsLeftOut
 
         begin(log_level, nice)
         chosen = export.settings()
+
+        def on_progress(progress: Progress) -> None:
+            done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
+            step = "" if progress.step == 1 else f" step {progress.step:,}"
+            shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
 
         # A run that left streams out has exported the others: its report comes before the failure.
         failure: StreamsLeftOut | None = None
@@ -307,15 +311,3 @@ def begin(log_level: str, nice: int = 0) -> None:
         raise UsageError(f"--log-level {log_level}: one of {', '.join(LEVELS)}")
     configure_logs(log_level)
     os.nice(nice)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Any], None]]:
-    with progress_shown() as shown:
-
-        def told(progress: Any) -> None:
-            done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
-            step = "" if progress.step == 1 else f" step {progress.step:,}"
-            shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
-
-        yield told
