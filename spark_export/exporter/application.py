@@ -37,7 +37,7 @@ from spark_export.session import (
     open_session,
 )
 from spark_export.shipping import register_format
-from spark_export.source.plan import by_place
+from spark_export.source.plan import QueryPosition, by_place, to_offsets
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
@@ -130,8 +130,8 @@ class SparkExporter(Exporter):
             # would make one micro-batch of everything. So in both cases each step is a batch query.
             while left and not self.stop.is_set():
                 part = take_step(left, rows_max, bytes_max)
-                ends = json.dumps(_offsets((each.of.place, each.end) for each in part))
-                options = {**self._source_options(part), "endingOffsets": ends}
+                ends = to_offsets({each.of.place: QueryPosition(each.end) for each in part})
+                options = {**self._source_options(part), "endingOffsets": json.dumps(ends)}
                 take(session.read.format(PAGES).options(**options).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
@@ -142,7 +142,7 @@ class SparkExporter(Exporter):
 
     def _source_options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""
-        starts = _offsets((each.of.place, each.begin) for each in ranges)
+        starts = to_offsets({each.of.place: QueryPosition(each.begin) for each in ranges})
         assigned = {stream: [int(partition) for partition in each] for stream, each in starts.items()}
         return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": json.dumps(starts)}
 
@@ -191,13 +191,6 @@ class SparkExporter(Exporter):
         if self._session is None:
             self._session = open_session(name="stream-node export", **self._options)
         return self._session
-
-
-def _offsets(indexes: Iterable[tuple[tuple[str, int], int]]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (stream, partition), index in indexes:
-        found.setdefault(stream, {})[str(partition)] = index
-    return found
 
 
 def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRange:
