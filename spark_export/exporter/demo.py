@@ -21,9 +21,8 @@ from typing import Any
 
 from spark_export.exporter.history import history_of
 from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.java import JavaMissing, find_java_home
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
-from spark_export.session import open_session
+from spark_export.session import JavaMissing, find_java_home, open_session
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
 from spark_export.tables.log import open_table

@@ -23,12 +23,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def spark_opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
     """Opens the embedded session, or gives the one that runs, on two cores and with few shuffle partitions."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    from spark_export import java, open_session
-    from spark_export.session import close_session
+    from spark_export import open_session
+    from spark_export.session import JavaMissing, close_session, find_java_home, java_version
 
     try:
-        java.java_version(java.find_java_home())
-    except java.JavaMissing as error:
+        java_version(find_java_home())
+    except JavaMissing as error:
         pytest.skip(str(error))
     folder: Path = tmp_path_factory.mktemp("spark")
     config = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")}

@@ -13,7 +13,7 @@ from typing import Self
 
 import pyspark
 
-from spark_export.java import find_java_home
+from spark_export.session import find_java_home
 
 START_TIMEOUT_S = 300.0
 MASTER_URL = re.compile(r"spark://127\.0\.0\.1:\d+")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_export.java import find_java_home
+from spark_export.session import find_java_home
 
 START_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 900.0

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed")
 
-from spark_export.java import JavaMissing, find_java_home
+from spark_export.session import JavaMissing, find_java_home
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import exporting, wait_until
 from tests.spark_export.exporter.export_world import World

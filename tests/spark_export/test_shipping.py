@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, 
 
 from spark_export import shipping
 from spark_export.errors import SourceError
-from spark_export.java import JavaMissing, find_java_home
+from spark_export.session import JavaMissing, find_java_home
 from spark_export.shipping import PACKAGES, make_archive, restore, shipped
 from spark_export.sink.writer import StreamWriter
 from spark_export.source.options import WriteOptions, read_options

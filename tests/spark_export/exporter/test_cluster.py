@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from bench.works.export import STREAM, fill
-from spark_export.java import JavaMissing, find_java_home
+from spark_export.session import JavaMissing, find_java_home
 from stream_client import ClientError, blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import Gate, door
