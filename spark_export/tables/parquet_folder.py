@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -126,10 +127,11 @@ class ParquetFolderLog(log.TableLog):
         self, plan: model.FilesPlan, state: model.TableState, written: model.Written, ranges: Sequence[model.IndexRange]
     ) -> None:
         tree = Path(plan.root) / "tree"
-        for each in written.files:
+        for target in (tree / each.path for each in written.files):
             # After a conflict, the files of the first attempt are there already.
-            if not (tree / each.path).exists():
-                _move(Path(plan.root) / each.path, tree / each.path)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (Path(plan.root) / target.relative_to(tree)).rename(target)
         after = state.after(ranges)
         self._write_run(tree, written.files, ranges, after, plan_id=plan.plan_id)
         with self._locked():
@@ -208,14 +210,19 @@ class ParquetFolderLog(log.TableLog):
         merges = [group for group in groups.values() if len(group) >= files_min]
         if not merges and record is None:
             return 0
-        from spark_export.tables.files import columns_of
+        from spark_export.tables.files import columns_of, least_place, rewrite_rows
 
         merged = {folder / each.path: each for group in merges for folder, each in group}
         # Files of earlier versions lack the column `era`.
         plan = self.files_plan(state, columns_of(merged, pa.schema([ROWS.field("era")])))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
+        made: list[model.DataFile] = []
         try:
-            made = self._merge(plan, tree, merges)
+            for group in merges:
+                # The tasks of a run report their files in any order.
+                ordered = sorted(group, key=lambda one: least_place(one[0] / one[1].path))
+                batches = (_read(folder / each.path, each.stream, plan.schema.names) for folder, each in ordered)
+                made += rewrite_rows(replace(plan, root=str(tree)), chain.from_iterable(batches))[1]
             gone = sum(each.rows for each in merged.values()) - sum(each.rows for each in made)
             for folder, each in files:
                 if folder / each.path in merged:
@@ -248,21 +255,6 @@ class ParquetFolderLog(log.TableLog):
         finally:
             self.abandon(plan)
         return len(merged) if record is None else gone
-
-    def _merge(self, plan: model.FilesPlan, tree: Path, merges: Sequence[Sequence[FileOfRun]]) -> list[model.DataFile]:
-        from spark_export.tables.files import least_place, rewrite_rows
-
-        made: list[model.DataFile] = []
-        for files in merges:
-            # The tasks of a run report their files in any order.
-            ordered = sorted(files, key=lambda one: least_place(one[0] / one[1].path))
-            rows = (
-                part for folder, each in ordered for part in _read(folder / each.path, each.stream, plan.schema.names)
-            )
-            made += rewrite_rows(plan, rows)[1]
-        for done in made:
-            _move(Path(plan.root) / done.path, tree / done.path)
-        return made
 
     def _write_run(
         self,
@@ -337,11 +329,6 @@ class ParquetFolderLog(log.TableLog):
     def _locked(self) -> AbstractContextManager[None]:
         # One process at a time publishes.
         return locked(self.folder / "exporter.lock")
-
-
-def _move(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(path, target)
 
 
 def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
