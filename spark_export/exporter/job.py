@@ -89,8 +89,15 @@ class ExportSettings:
         if find_spec("aiosqlite") is None:
             raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
         place, found = self.place(), find_format(self.place(), self.store_options)
-        if found is None and place.is_local:
-            _refuse_strange(place.folder)
+        if found is None and place.is_local and place.folder.is_dir():
+            # If two exporters start at once in a new folder, each may find names that the other has made: OWN_NAMES.
+            names = sorted(each.name for each in place.folder.iterdir())
+            if strange := [each for each in names if not each.startswith((".", "_")) and each not in OWN_NAMES]:
+                more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+                raise TableRefused(
+                    f"{place} is no export and is not empty, it has {strange[0]}{more}: export into an empty or a new "
+                    "folder"
+                )
         if found is not None and self.format not in (None, found):
             raise TableRefused(f"{place} has a table in the format {found}, not {self.format}; leave --format out")
         with full_disk_told(place):
@@ -103,17 +110,6 @@ class ExportSettings:
 
     def consumer(self, table_id: str) -> str:
         return self.client_id or f"export-{self.place().name}-{table_id.replace('-', '')[:SUFFIX_CHARACTERS]}"
-
-
-def _refuse_strange(folder: Path) -> None:
-    """Raises TableRefused for a folder that has no table, and has files that no export makes."""
-    # If two exporters start at once in a new folder, each may find names that the other has made: OWN_NAMES.
-    found = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-    if strange := sorted(name for name in found if not name.startswith((".", "_")) and name not in OWN_NAMES):
-        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
-        raise TableRefused(
-            f"{folder} is no export and is not empty, it has {strange[0]}{more}: export into an empty or a new folder"
-        )
 
 
 def open_existing(

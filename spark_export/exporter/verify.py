@@ -21,7 +21,7 @@ from spark_export.source.plan import StreamEnds
 from spark_export.tables.files import Place, forget, open_checked, split_places
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import UPKEEP, TableFile, TableLog
-from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
+from spark_export.tables.model import Commit, IndexRange, TablePosition, TableState
 
 PROBLEMS_MAX = 100
 """The largest number of described problems; further ones are only counted."""
@@ -94,7 +94,13 @@ def verify(
     if not problems:
         after = log.load().positions
         for of, position in sorted(state.positions.items()):
-            missing, beyond = _compare(of, position, commits, rows.there.get((of.stream, of.partition, of.era), []))
+            there = covered(rows.there.get(of[:3], []))
+            # The log names the ranges of the commits that it still has. All rows before these ranges count as exported.
+            ranges = [part for each in commits if isinstance(each, Commit) for part in each.ranges if part.of == of]
+            first = min((each.begin for each in ranges), default=position.end)
+            known = [*((each.begin, each.end) for each in ranges), *((begin, min(end, first)) for begin, end in there)]
+            known = covered((begin, min(end, position.end)) for begin, end in known)
+            missing, beyond = covered(known, without=there), covered(there, without=known)
             removed += total(missing)
             if missing:
                 notes.append(f"{_name(of[:3])}: {total(missing)} exported rows were removed, {_first(missing)}")
@@ -242,20 +248,6 @@ def covered(intervals: Iterable[Interval], times: int = 1, *, without: Iterable[
 
 def total(intervals: Iterable[Interval]) -> int:
     return sum(end - start for start, end in intervals)
-
-
-def _compare(
-    of: Incarnation, position: TablePosition, commits: Sequence[Commit | str], there: Sequence[Interval]
-) -> tuple[list[Interval], list[Interval]]:
-    """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
-
-    The log names the ranges of the commits that it still has. All rows before these ranges count as exported.
-    """
-    ranges = [part for each in commits if isinstance(each, Commit) for part in each.ranges if part.of == of]
-    first, found = min((each.begin for each in ranges), default=position.end), covered(there)
-    exported = [*((each.begin, each.end) for each in ranges), *((begin, min(end, first)) for begin, end in found)]
-    exported = covered((begin, min(end, position.end)) for begin, end in exported)
-    return covered(exported, without=found), covered(found, without=exported)
 
 
 def _name(place: Sequence[str | int]) -> str:
