@@ -160,8 +160,7 @@ class ExportHistory:
         """Records the address, the format and the client id of an export. A repeated call updates the record."""
         said = {"address": address, "format": table_format, "client_id": client_id}
         new = insert_or_update(exports).values(table_id=table_id, created_us=_now_us(), **said)
-        is_other = sa.or_(*(exports.c[name] != value for name, value in said.items()))
-        statement = new.on_conflict_do_update(index_elements=[exports.c.table_id], set_=said, where=is_other)
+        statement = new.on_conflict_do_update(index_elements=[exports.c.table_id], set_=said)
         self._write(lambda connection: connection.execute(statement))
 
     def add_run(self, step: ExportStep, started_us: int) -> None:

@@ -71,9 +71,12 @@ def parse_place(text: str | Path) -> StoreLocation:
     scheme = SCHEMES.get(found["scheme"].lower())
     if scheme is None:
         raise TableRefused(f"{text}: nothing serves {found['scheme']}://; {SERVED}")
-    if scheme == FILE:
-        return _parse_file(str(text), found["slashes"], found["rest"])
     authority, _, path = found["rest"].partition("/")
+    if scheme == FILE:
+        # An address of a folder is file:///folder, file:/folder or file://localhost/folder.
+        if found["slashes"] == "//" and authority != "localhost":
+            raise TableRefused(f"{text} names the machine {authority or '(none)'}: write file:///FOLDER")
+        return StoreLocation(FILE, "", str(Path("/" + unquote(path if found["slashes"] == "//" else found["rest"]))))
     parts = [part for part in path.split("/") if part]
     if not authority or found["slashes"] == "/" * 3:
         raise TableRefused(f"{text} names no bucket: write {found['scheme']}://BUCKET/PREFIX")
@@ -82,15 +85,6 @@ def parse_place(text: str | Path) -> StoreLocation:
     if {".", ".."} & set(parts):
         raise TableRefused(f"{text}: a name in a store has no parts `.` and `..`")
     return StoreLocation(scheme, authority, "/".join(parts))
-
-
-def _parse_file(text: str, slashes: str, rest: str) -> StoreLocation:
-    """Parses file:///folder, file:/folder or file://localhost/folder."""
-    if slashes == "//":
-        host, _, rest = rest.partition("/")
-        if host != "localhost":
-            raise TableRefused(f"{text} names the machine {host or '(none)'}: write file:///FOLDER")
-    return StoreLocation(FILE, "", str(Path("/" + unquote(rest))))
 
 
 KNOWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {

@@ -88,7 +88,10 @@ class FilesWriter:
         fixed = {"stream": stream, "partition": partition, "era": era}
         units = [each.unit for each in self.plan.partition_by if each.unit]
         for time, part in split_times(batch, max(units, key=[*model.UNITS].index) if units else ""):
-            values = tuple(_value(each, fixed, time) for each in self.plan.partition_by)
+            values = tuple(
+                time.strftime(model.UNITS[each.unit]) if time is not None and each.unit else str(fixed[each.source])
+                for each in self.plan.partition_by
+            )
             place = (stream, era, values)
             # Each use moves a file to the end, so the file that was used longest ago comes first.
             file = self._open.pop(place, None) or self._new_file(place)
@@ -218,7 +221,17 @@ class _OpenFile:
             self._writer.close()
             self._sink.end_footer()
             size = self.bytes_written
-            self._close_stream(size)
+            try:
+                self._stream.close()
+            except OSError:
+                # On a store, a file of this size is complete even if the answer to the upload was lost: its name is
+                # unique, so no other writer has made it.
+                if self._filesystem.get_file_info(self._path).size != size:
+                    raise
+            if isinstance(self._filesystem, fs.LocalFileSystem):
+                sync(Path(self._path))
+                for folder in Path(self._path).relative_to(self._root).parents:
+                    sync(self._root / folder)
         return replace(self._file, file_bytes=size, stats=statistics(self._metadata[0]))
 
     def abort(self) -> None:
@@ -238,22 +251,6 @@ class _OpenFile:
                 self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._waiting.clear()
             self._waiting_rows = self._waiting_bytes = 0
-
-    def _close_stream(self, size: int) -> None:
-        """Completes the file. On a store, a file of this size is complete even if the answer to the upload was lost:
-        its name is unique, so no other writer has made it."""
-        try:
-            self._stream.close()
-        except OSError:
-            if self._filesystem.get_file_info(self._path).size != size:
-                raise
-        if isinstance(self._filesystem, fs.LocalFileSystem):
-            path = Path(self._path)
-            sync(path)
-            for folder in path.parents:
-                sync(folder)
-                if folder == self._root:
-                    break
 
 
 def write_ranges(
@@ -430,10 +427,6 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
     return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
-
-
-def _value(each: model.PartitionField, fixed: Mapping[str, Any], time: datetime | None) -> str:
-    return str(fixed[each.source]) if time is None or not each.unit else time.strftime(model.UNITS[each.unit])
 
 
 def statistics(metadata: pq.FileMetaData) -> str:
