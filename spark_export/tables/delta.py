@@ -30,7 +30,7 @@ from spark_export.tables.address import FILE, StoreLocation, azure_names, comple
 from spark_export.tables.columns import DATE, ROWS, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.files import count_only, statistics
-from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
+from spark_export.tables.filesystem import one_line, open_filesystem, store_errors
 from stream_storage.failpoint import failpoint
 
 try:
@@ -109,7 +109,7 @@ class DeltaLog(log.TableLog):
                 description=log.DESCRIPTION,
                 storage_options=self._storage,
             )
-        self._sync(self._log, 0)
+        self._sync(f"{self.address}/_delta_log")
 
     def table_id(self) -> str:
         return str(self._open().metadata().id)
@@ -218,7 +218,7 @@ class DeltaLog(log.TableLog):
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()
             metrics = table.optimize.compact(filters, commit_properties=_upkeep("compact"))
-            self._sync(self._root, started_s)
+            self._sync(self.address, started_s)
         failpoint("rewritten")
         return int(metrics["numFilesRemoved"])
 
@@ -235,7 +235,7 @@ class DeltaLog(log.TableLog):
                 full=keep_s >= log.ORPHANS_S,
                 commit_properties=_upkeep("expire"),
             )
-        self._sync(self._log, started_s)
+        self._sync(f"{self.address}/_delta_log", started_s)
         return len(removed)
 
     def is_own(self) -> bool:
@@ -277,7 +277,7 @@ class DeltaLog(log.TableLog):
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
             metrics = table.delete(predicate, commit_properties=_upkeep("forget"))
-            self._sync(self._root, started_s)
+            self._sync(self.address, started_s)
         failpoint("rewritten")
         return int(metrics["num_deleted_rows"] or 0)
 
@@ -306,12 +306,7 @@ class DeltaLog(log.TableLog):
             )
         except (DeltaError, OSError) as error:
             raise log.CommitConflict(one_line(error)) from error
-        self._sync(self._log, started_s)
-
-    def _sync(self, folder: str, since_s: float) -> None:
-        if self.place.scheme == FILE:
-            sync_new(Path(folder), since_s)
-            self._give()
+        self._sync(f"{self.address}/_delta_log", started_s)
 
     def _open(self) -> DeltaTable:
         with _delta_errors(f"the Delta table {self.address} cannot be read"):

@@ -25,11 +25,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ockam.files.durable_files import make_folder
 from spark_export.tables import log, model
-from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place, renamed
+from spark_export.tables.address import FILE, StoreLocation, complete_options, renamed
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.files import rewrite_rows
-from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
+from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem
 from spark_export.tables.log import CATALOG_FILE, CatalogChoice
 from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionField, Positions, TableState, Written
 from stream_storage.failpoint import failpoint
@@ -129,7 +129,7 @@ class IcebergLog(log.TableLog):
         change.commit_transaction()
         if self.place.is_local:
             make_folder(self.place.folder / "messages" / "data")
-            sync_new(self.place.folder / "messages" / "metadata", 0)
+        self._sync(f"{location}/metadata")
 
     def table_id(self) -> str:
         return str(self._open().metadata.table_uuid)
@@ -291,7 +291,7 @@ class IcebergLog(log.TableLog):
             ]
             if expired:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
-                self._sync(table, now_s)
+                self._sync(f"{_address_of(table)}/metadata", now_s)
             needed = _files_of_snapshots(self._open())
             # A file that no snapshot ever had can belong to a run that is still at work.
             orphans_s = now_s - max(keep_s, log.ORPHANS_S)
@@ -341,15 +341,9 @@ class IcebergLog(log.TableLog):
         try:
             with table.transaction() as change:
                 yield change
-            self._sync(table, started_s)
+            self._sync(f"{_address_of(table)}/metadata", started_s)
         except (*UNSURE, exceptions.ValidationException, SQLAlchemyError) as error:
             raise log.CommitConflict(one_line(error)) from error
-
-    def _sync(self, table: Any, since_s: float) -> None:
-        """Makes the metadata of a commit durable. The data files are durable already."""
-        if (place := parse_place(_address_of(table))).is_local:
-            sync_new(place.folder / "metadata", since_s)
-        self._give()
 
     def _open(self) -> Any:
         with iceberg_errors(f"the table {self.address} cannot be read"):

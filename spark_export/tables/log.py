@@ -21,9 +21,9 @@ from pyarrow.fs import FileSelector
 
 from ockam.files.durable_files import give_tree
 from spark_export.tables import model
-from spark_export.tables.address import StoreLocation
+from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.errors import EarlierVersion, ExportError, PositionsMoved, TableRefused
-from spark_export.tables.filesystem import open_filesystem, remove_files, store_errors
+from spark_export.tables.filesystem import open_filesystem, remove_files, store_errors, sync_new
 
 T = TypeVar("T")
 OldRuns = Mapping[int, tuple[Sequence[model.IndexRange], Sequence[model.DataFile]]]
@@ -189,6 +189,12 @@ class TableLog(ABC):
         """Gives files that the superuser made in another user's folder to that user, whose exporter continues here."""
         if self.place.is_local:
             give_tree(self.place.folder)
+
+    def _sync(self, address: str, since_s: float = 0.0) -> None:
+        """Makes what a library has written into a folder since a time durable. The data files are durable already."""
+        if (place := parse_place(address)).is_local:
+            sync_new(place.folder, since_s)
+        self._give()
 
     @abstractmethod
     def _commit(
