@@ -120,7 +120,6 @@ def run_daemon(
     metrics_file: Path | None = None,
     on_outcome: Callable[[ExportOutcome], None] | None = None,
     upkeep: TableUpkeep | None = None,
-    chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
@@ -128,7 +127,6 @@ def run_daemon(
     are only logged. Raises ExportError if the metrics cannot be written at the beginning, and SparkLost.
 
     on_outcome: called after each run that did not fail, even if the run left out some streams.
-    chance: returns a random number from 0 to 1, for the random delay of the next start.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -159,7 +157,7 @@ def run_daemon(
                 statistics = statistics.added(runs=1, failed_runs=1)
             if upkeep is not None and not stop.is_set():
                 statistics = _keep_table(upkeep, statistics)
-            delay_s, skipped = next_start(started_s, time.monotonic(), every_s, chance())
+            delay_s, skipped = next_start(started_s, time.monotonic(), every_s, random.random())
             if skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=skipped)
             statistics = statistics.added(skipped_starts=skipped)
@@ -220,7 +218,7 @@ def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:
     """Returns the delay of the next start, and how many starts have passed, after a run from `started_s` to `now_s`.
 
-    Starts are planned at whole numbers of intervals after `started_s`, plus `chance` of the largest random delay.
+    Starts are planned at whole numbers of intervals after `started_s`, plus `chance`, from 0 to 1, of the longest delay.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,20 +43,12 @@ class TableUpkeep:
         retained; None: KEEP_S.
     """
 
-    def __init__(
-        self,
-        log: TableLog,
-        *,
-        files_min: int | None = None,
-        keep_s: float | None = None,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, log: TableLog, *, files_min: int | None = None, keep_s: float | None = None) -> None:
         self._log = log
         self._is_asked = files_min is not None or keep_s is not None
         self._files_min = COMPACT_FILES if files_min is None else files_min
         self._keep_s = KEEP_S[log.format] if keep_s is None else keep_s
-        self._clock_s = clock_s
-        self._expired_at_s: float | None = None
+        self._expire_s = 0.0
 
     def run(self) -> Kept:
         """Merges small files if there are many, and removes old files if it is time. Raises ExportError."""
@@ -68,9 +59,9 @@ class TableUpkeep:
         merged = self._log.compact(files_min=self._files_min) if self._files_min else 0
         after = len(self._log.list_files()) if merged else before
         expired = 0
-        if self._expired_at_s is None or merged or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S:
+        if merged or time.monotonic() >= self._expire_s:
             expired = self._log.expire(self._keep_s)
-            self._expired_at_s = self._clock_s()
+            self._expire_s = time.monotonic() + EXPIRE_INTERVAL_S
         return Kept(before, after, merged, expired)
 
 
