@@ -218,7 +218,7 @@ def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:
     """Returns the delay of the next start, and how many starts have passed, after a run from `started_s` to `now_s`.
 
-    Starts are planned at whole numbers of intervals after `started_s`, plus `chance`, from 0 to 1, of the longest delay.
+    Starts are planned at whole numbers of intervals after `started_s`, plus `chance`, 0 to 1, of the longest delay.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s
