@@ -118,8 +118,27 @@ class DeltaLog(log.TableLog):
         return [each.name for each in self._open().schema().fields]
 
     def load(self) -> model.TableState:
-        self._table = self._open()
-        return self._state_of(self._table)
+        table = self._table = self._open()
+        for name in table.metadata().configuration:
+            if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
+                raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
+        positions, forgotten = {}, dict[str, dict[str, int]]()
+        applications = self._load_applications(table)
+        if RUN not in applications:
+            # A mark of plain Parquet of an earlier version stands beside the table if a `migrate` ended early.
+            with store_errors(self.address):
+                has_mark = self._filesystem.get_file_info(f"{self._root}/{log.EARLIER_MARK}").is_file
+            if has_mark or any(name.startswith(EARLIER) for name in applications):
+                raise EarlierVersion(self.address)
+        for name, (number, time_ms) in applications.items():
+            match name.split("/"):
+                case [kind, stream, *numbers] if kind == RUN and len(numbers) == 3:
+                    of = model.Incarnation(unquote(stream), *map(int, numbers))
+                    positions[of] = model.TablePosition(number, time_ms * 1000)
+                case [kind, stream, digest] if kind == FORGOTTEN:
+                    forgotten.setdefault(unquote(stream), {})[digest] = number
+        run = applications.get(RUN, (0, 0))[0]
+        return model.TableState(table.version(), run, positions, forgotten)
 
     def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
         table = self._table or self._open()
@@ -256,7 +275,8 @@ class DeltaLog(log.TableLog):
         return log.OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def _erase(self, stream: str, key: bytes | None, until_us: int) -> int:
-        table = self._open()
+        state, table = self.load(), self._table
+        assert table is not None
         partitions = table.metadata().partition_columns
         if key is not None and "stream" in partitions and self._is_too_long(stream):
             raise TableRefused(
@@ -266,13 +286,12 @@ class DeltaLog(log.TableLog):
         application = f"{FORGOTTEN}/{quote(stream, safe='')}/{model.key_digest(key)}"
         # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does not
         # know the record fails.
-        numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
+        numbers = [Transaction(RUN, state.run), Transaction(application, until_us)]
         self._transact(table, [], numbers, {log.UPKEEP_KEY: application})
         table, text = self._open(), stream.replace("'", "''")
         until = f"arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-        predicate = f"stream = '{text}' AND timestamp <= {until}" + (
-            f" AND key = X'{key.hex()}'" if key is not None else ""
-        )
+        predicate = f"stream = '{text}' AND timestamp <= {until}"
+        predicate += f" AND key = X'{key.hex()}'" if key is not None else ""
         failpoint("rewrite_written")
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
@@ -311,28 +330,6 @@ class DeltaLog(log.TableLog):
     def _open(self) -> DeltaTable:
         with _delta_errors(f"the Delta table {self.address} cannot be read"):
             return DeltaTable(self.address, storage_options=self._storage)
-
-    def _state_of(self, table: DeltaTable) -> model.TableState:
-        for name in table.metadata().configuration:
-            if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
-                raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
-        positions, forgotten = {}, dict[str, dict[str, int]]()
-        applications = self._load_applications(table)
-        if RUN not in applications:
-            # A mark of plain Parquet of an earlier version stands beside the table if a `migrate` ended early.
-            with store_errors(self.address):
-                has_mark = self._filesystem.get_file_info(f"{self._root}/{log.EARLIER_MARK}").is_file
-            if has_mark or any(name.startswith(EARLIER) for name in applications):
-                raise EarlierVersion(self.address)
-        for name, (number, time_ms) in applications.items():
-            match name.split("/"):
-                case [kind, stream, *numbers] if kind == RUN and len(numbers) == 3:
-                    of = model.Incarnation(unquote(stream), *map(int, numbers))
-                    positions[of] = model.TablePosition(number, time_ms * 1000)
-                case [kind, stream, digest] if kind == FORGOTTEN:
-                    forgotten.setdefault(unquote(stream), {})[digest] = number
-        run = applications.get(RUN, (0, 0))[0]
-        return model.TableState(table.version(), run, positions, forgotten)
 
     def _load_applications(self, table: DeltaTable) -> Mapping[str, tuple[int, int]]:
         """Returns the version and the time (milliseconds) of each application id. A repeated call reads later commits.
