@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,11 +29,6 @@ from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.output import columns, counted, progress_shown, say, say_each
 from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_duration, time_text
-
-if TYPE_CHECKING:
-    from spark_export.exporter.job import ExportSettings
-    from spark_export.exporter.run import ExportOutcome, Progress
-    from spark_export.exporter.verify import VerificationResult
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
@@ -58,7 +53,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         begin(log_level, nice)
         chosen = export.settings()
 
-        def on_progress(progress: Progress) -> None:
+        def on_progress(progress: Any) -> None:
             done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
             step = "" if progress.step == 1 else f" step {progress.step:,}"
             shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
@@ -110,7 +105,7 @@ def daemon(
     begin(log_level, nice)
     chosen = export.settings()
 
-    def told(outcome: ExportOutcome) -> None:
+    def told(outcome: Any) -> None:
         say_each([_outcome_row(outcome, chosen)], ())
         sys.stdout.flush()
 
@@ -261,13 +256,14 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
     say_each(rows, [each["address"] for each in rows])
 
 
-def _outcome_row(outcome: ExportOutcome, settings: ExportSettings) -> dict[str, Any]:
+def _outcome_row(outcome: Any, settings: Any) -> dict[str, Any]:
+    """Returns a `spark_export.exporter.run.ExportOutcome` as a JSON object."""
     row = {"folder": str(settings.place()), "run": outcome.run_id, **asdict(outcome)}
     del row["run_id"]
     return row | {"seconds": round(outcome.seconds, 6)}
 
 
-def _outcome_lines(outcome: ExportOutcome, table: str) -> Iterator[str]:
+def _outcome_lines(outcome: Any, table: str) -> Iterator[str]:
     if outcome.run_id is None:
         is_left = "nothing is exported" if outcome.rows_left else "nothing new"
         yield f"{'nothing else is new' if outcome.left_out else is_left} ({outcome.seconds:.2f} s)"
@@ -287,7 +283,7 @@ def _outcome_lines(outcome: ExportOutcome, table: str) -> Iterator[str]:
         yield f"the table is {table}"
 
 
-def _judgement(verdict: VerificationResult) -> str:
+def _judgement(verdict: Any) -> str:
     parts = (counted(verdict.runs, "run"), counted(verdict.rows, "row"), counted(verdict.files, "file"))
     said = "each row once" if verdict.sound else counted(verdict.problem_count, "problem")
     said += f"; {counted(verdict.removed, 'exported row')} removed by others" if verdict.removed else ""
