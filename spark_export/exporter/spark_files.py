@@ -98,22 +98,26 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     before = conf.get(BATCH_ROWS)
     conf.set(BATCH_ROWS, bound)
     try:
-        if is_remote:
-            # `mapInArrow` needs pandas, which a client of Spark Connect has anyway. The server is another machine, so
-            # its answer is read as data, and not as code like a pickle.
-            found = rows.mapInArrow(partial(_mapped, plan, dict(starts)), "part binary").collect()
-            return Written.together([msgspec.json.decode(row["part"], type=Written) for row in found])
-        # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
-        register_format(rows.sparkSession, FilesSink)
-        with tempfile.TemporaryDirectory(prefix="export-", dir=work_folder()) as folder:
-            result = Path(folder) / "written"
-            job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
-            rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()
-            return Written.together(pickle.loads(result.read_bytes()))
+        return _write_pages(rows, plan, starts, is_remote)
     finally:
         # If another export at work in this session has set the bound before, it restores what the caller has chosen.
         if before != bound:
             conf.set(BATCH_ROWS, before)
+
+
+def _write_pages(rows: Any, plan: FilesPlan, starts: Starts, is_remote: bool) -> Written:
+    if is_remote:
+        # `mapInArrow` needs pandas, which a client of Spark Connect has anyway. The server is another machine, so
+        # its answer is read as data, and not as code like a pickle.
+        found = rows.mapInArrow(partial(_mapped, plan, dict(starts)), "part binary").collect()
+        return Written.together([msgspec.json.decode(row["part"], type=Written) for row in found])
+    # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
+    register_format(rows.sparkSession, FilesSink)
+    with tempfile.TemporaryDirectory(prefix="export-", dir=work_folder()) as folder:
+        result = Path(folder) / "written"
+        job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
+        rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()
+        return Written.together(pickle.loads(result.read_bytes()))
 
 
 def _mapped(plan: FilesPlan, starts: Starts, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
