@@ -206,19 +206,10 @@ class StreamManagement:
         work = partial(find_cut, stream_id=self._bounds.stream_id, before=request.before)
         self._services.storage.submit_read(Do(work, self._until(found)))
 
-    def delete(self, message: Message) -> None:
+    def delete(self, message: Message, under: Protocol[Any, DeleteResponse]) -> None:
         self._check_may_change()
-        request_id = extensions.DELETE.decode_request(message.payload).request_id
-        self._delete(message, request_id, extensions.DELETE, keeps_positions=True)
-
-    def delete_all(self, message: Message) -> None:
-        self._check_may_change()
-        request = extensions.DELETE_ALL.decode_request(message.payload)
-        self._delete(message, request.request_id, extensions.DELETE_ALL, keeps_positions=request.keeps_positions)
-
-    def _delete(
-        self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
-    ) -> None:
+        request: extensions.DeleteRequest = under.decode_request(message.payload)
+        keeps_positions = not isinstance(request, extensions.DeleteAllRequest) or request.keeps_positions
         stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
         def remove(session: Session) -> None:
@@ -246,7 +237,7 @@ class StreamManagement:
                 return
             self._services.counters.retaining.pop(stream_id, None)
             self._note("stream_deleted", message, deleted, first_index)
-            self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
+            self._worker.reply(message, under.encode_response(DeleteResponse(request.request_id, deleted)))
             self._removed()
 
         # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.

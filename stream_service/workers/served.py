@@ -13,7 +13,7 @@ from ockam.protocol import Protocol, ProtocolError, find_name
 from stream_service import extensions
 from stream_service.appending import APPEND, COPY
 from stream_service.bulk import BULK
-from stream_service.extensions import CUT_PULL, MARKED_PULL, PACKED_PULL, RICH_PULL
+from stream_service.extensions import CUT_PULL, DELETE, DELETE_ALL, MARKED_PULL, PACKED_PULL, RICH_PULL
 from stream_service.mirroring import MIRROR, ROLE
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
 
@@ -83,8 +83,8 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         # These change the stream. They are `Read` rows, because every stream serves them.
         extensions.RETENTION: read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
         extensions.TRUNCATE: read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
-        extensions.DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
-        extensions.DELETE_ALL: read(Right.DELETE, lambda stream, message: stream.admin.delete_all(message)),
+        DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message, DELETE)),
+        DELETE_ALL: read(Right.DELETE, lambda stream, message: stream.admin.delete(message, DELETE_ALL)),
     }
 
 
