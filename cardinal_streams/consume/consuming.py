@@ -247,7 +247,7 @@ class Updates(Consumption[ChainConsumer, Update]):
     def abandon_reorg(self, ancestor: bytes) -> None:
         """Gives up a reorg that its producer will not complete; see `consumer_machine.ChainConsumer.abandon_reorg`."""
         self.handle(self.machine.abandon_reorg(ancestor))
-        self._feeds.wake()
+        self._wake()
 
 
 class Arrivals(Consumption[UnorderedConsumer, Arrival]):

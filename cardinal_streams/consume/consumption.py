@@ -56,6 +56,11 @@ class Feed:
     def has_page(self) -> bool:
         return bool(self.page)
 
+    @property
+    def ends(self) -> Mapping[str, int]:
+        """By source, the offset after the last record, as far as the receiver knows it."""
+        return {} if self.receiver is None else self.receiver.ends
+
     def take(self) -> Delivery:
         """Takes the next delivery of the page. The caller must have checked `has_page`."""
         delivery = self.page.popleft()
@@ -97,56 +102,6 @@ class Feed:
                 await self._taken.wait()
 
 
-class FeedSet:
-    def __init__(
-        self,
-        tasks: anyio.abc.TaskGroup,
-        subscribe: Callable[[Collection[str], Mapping[str, int]], AbstractAsyncContextManager[Receiver]],
-    ) -> None:
-        self._tasks = tasks
-        self._subscribe = subscribe
-        self._feeds: dict[bytes | None, Feed] = {}
-        self._changed = anyio.Event()
-
-    def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read a feed at the offsets of `position`, unless it is open."""
-        if ancestor not in self._feeds:
-            feed = self._feeds[ancestor] = Feed(ancestor)
-            self._tasks.start_soon(feed.pump, lambda at: self._subscribe(topics, at), position, self.wake)
-
-    def close(self, ancestor: bytes | None) -> None:
-        """Ends the reading of a feed, and drops the deliveries that were read but not taken."""
-        feed = self._feeds.pop(ancestor, None)
-        if feed is not None:
-            feed.scope.cancel()
-
-    def next_readable(self, is_allowed: Callable[[Feed], bool]) -> Feed | None:
-        """Returns an allowed feed that has deliveries, or None. The feeds take turns. Raises the error that ended a
-        feed."""
-        for ancestor, feed in tuple(self._feeds.items()):
-            if feed.error is not None:
-                raise feed.error.with_traceback(None)
-            if feed.has_page and is_allowed(feed):
-                self._feeds[ancestor] = self._feeds.pop(ancestor)
-                return feed
-        return None
-
-    def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
-        return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
-
-    def receivers(self, is_allowed: Callable[[Feed], bool] = lambda feed: True) -> list[Receiver]:
-        return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None and is_allowed(feed)]
-
-    def wake(self) -> None:
-        self._changed.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Waits until a page arrives, a feed ends, `wake` is called, or `timeout_s` seconds are over."""
-        with anyio.move_on_after(timeout_s):
-            await self._changed.wait()
-        self._changed = anyio.Event()
-
-
 # The number of reorg channels whose offsets are remembered, so that a channel that is opened again continues there.
 CHANNELS_REMEMBERED = 64
 
@@ -176,7 +131,10 @@ class Consumption(Generic[M, T]):
         self._application = application
         self._topics = topics
         self._transport = transport
-        self._feeds: FeedSet
+        self._tasks: anyio.abc.TaskGroup
+        self._stop_at_end = False
+        self._feeds: dict[bytes | None, Feed] = {}
+        self._changed = anyio.Event()
         self._store = store
         self._save_interval_s = save_interval_s
         self._on_event = on_event
@@ -191,8 +149,8 @@ class Consumption(Generic[M, T]):
     @asynccontextmanager
     async def running(self, known: Checkpoint, wants: Tracked, stop_at_end: bool) -> AsyncIterator[None]:
         """Reads the feeds while the block runs, from `known` on. A block without an exception ends with a save."""
-        async with background_tasks() as tasks:
-            self._feeds = FeedSet(tasks, partial(self._transport.subscribe, stop_at_end=stop_at_end))
+        async with background_tasks() as self._tasks:
+            self._stop_at_end = stop_at_end
             self.handle([PrefixUnmet(pattern) for pattern in self._application.unmet(wants)])
             await self._begin(known)
             yield
@@ -207,7 +165,7 @@ class Consumption(Generic[M, T]):
             await self._save_if_due()
             # Messages that have arrived come first. At the end of all feeds, the machine may still return events, for
             # blocks that were put off or at the beginning of a chain. Otherwise the iteration ends or waits.
-            feed = self._feeds.next_readable(self._is_allowed)
+            feed = self._next_readable()
             if feed is not None:
                 self._hand_over(feed)
                 await anyio.lowlevel.checkpoint()
@@ -218,7 +176,10 @@ class Consumption(Generic[M, T]):
                 raise StopAsyncIteration
             else:
                 await self._do_when_idle()
-                await self._feeds.wait(min(self._save_due_s, self._check_due_s) - anyio.current_time())
+                # Until a page arrives, a feed ends, `_wake` is called, or something is due.
+                with anyio.move_on_after(min(self._save_due_s, self._check_due_s) - anyio.current_time()):
+                    await self._changed.wait()
+                self._changed = anyio.Event()
         await self._save_if_due()
         # The item stays in the queue until it is delivered for certain, so that a cancellation loses none.
         await self._deliver(self._items[0])
@@ -249,8 +210,8 @@ class Consumption(Generic[M, T]):
         """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet. The
         receivers know the ends of the topics. During a reorg, while the normal feed rests, the transport knows them."""
         ends = dict(self._ends)
-        for receiver in self._feeds.receivers():
-            for source, end in receiver.ends.items():
+        for feed in self._feeds.values():
+            for source, end in feed.ends.items():
                 ends[source] = max(end, ends.get(source, 0))
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
@@ -259,7 +220,10 @@ class Consumption(Generic[M, T]):
         wait may be read again."""
         if self._store is not None and (at_once or self._save_due_s == math.inf):
             self._save_due_s = anyio.current_time() + (0 if at_once else self._save_interval_s)
-        self._feeds.wake()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
 
     def handle(self, events: list[Any]) -> None:
         """Makes each event an item or passes it to `on_event`. Some events also open or close feeds."""
@@ -271,13 +235,13 @@ class Consumption(Generic[M, T]):
             if isinstance(event, OpenReorgChannel):
                 self.open_channel(event.hash)
             elif isinstance(event, CloseReorgChannel):
-                self._feeds.close(event.hash)
+                self._close_feed(event.hash)
             # The feed is opened anew at the lower offsets; pages that were read ahead are dropped.
             elif isinstance(event, ReadAgain):
-                self._feeds.close(event.ancestor)
+                self._close_feed(event.ancestor)
                 if event.ancestor is None:
                     self._read.update(event.position)
-                    self._feeds.open(None, self._topics, event.position)
+                    self._open_feed(None, self._topics, event.position)
                 else:
                     self._channel_offsets.put(event.ancestor, min(event.position.values()))
                     self.open_channel(event.ancestor)
@@ -300,7 +264,7 @@ class Consumption(Generic[M, T]):
         self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)
-        self._feeds.open(None, self._topics, checkpoint.position)
+        self._open_feed(None, self._topics, checkpoint.position)
         for ancestor in self.machine.channels:
             self.open_channel(ancestor)
 
@@ -310,7 +274,31 @@ class Consumption(Generic[M, T]):
         source = source_of(topic, 0)
         # Messages before the offset count as read, also after a restart. Else the channel would never be at its end.
         offset = self._read[source] = self._channel_offsets.get(ancestor) or 0
-        self._feeds.open(ancestor, (topic,), {source: offset})
+        self._open_feed(ancestor, (topic,), {source: offset})
+
+    def _open_feed(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
+        """Begins to read a feed at the offsets of `position`, unless it is open."""
+        if ancestor not in self._feeds:
+            feed = self._feeds[ancestor] = Feed(ancestor)
+            subscribe = partial(self._transport.subscribe, topics, stop_at_end=self._stop_at_end)
+            self._tasks.start_soon(feed.pump, subscribe, position, self._wake)
+
+    def _close_feed(self, ancestor: bytes | None) -> None:
+        """Ends the reading of a feed, and drops the deliveries that were read but not taken."""
+        feed = self._feeds.pop(ancestor, None)
+        if feed is not None:
+            feed.scope.cancel()
+
+    def _next_readable(self) -> Feed | None:
+        """Returns a feed that may be read and has deliveries, or None. The feeds take turns. Raises the error that
+        ended a feed."""
+        for ancestor, feed in tuple(self._feeds.items()):
+            if feed.error is not None:
+                raise feed.error.with_traceback(None)
+            if feed.has_page and self._is_allowed(feed):
+                self._feeds[ancestor] = self._feeds.pop(ancestor)
+                return feed
+        return None
 
     def _channel_of(self, ancestor: bytes) -> str:
         return reorg_topic(self._application.default_topic, ancestor)
@@ -345,14 +333,16 @@ class Consumption(Generic[M, T]):
 
     def _is_at_end(self) -> bool:
         """Whether all feeds that may be read now were read to their present ends, as far as these are known."""
-        receivers = self._feeds.receivers(self._is_allowed)
-        ends = [each for receiver in receivers for each in receiver.ends.items()]
+        ends = [each for feed in self._feeds.values() if self._is_allowed(feed) for each in feed.ends.items()]
         is_read = bool(ends) and all(self._read.get(source, 0) >= end for source, end in ends)
-        return is_read or self._feeds.all_ended(self._is_allowed)
+        return is_read or self._all_ended()
+
+    def _all_ended(self) -> bool:
+        return all(feed.ended and not feed.has_page for feed in self._feeds.values() if self._is_allowed(feed))
 
     def _may_end(self) -> bool:
         feeds = self.machine.feeds
-        return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
+        return (feeds.normal or bool(feeds.channels)) and self._all_ended()
 
     def _item_of(self, event: object) -> T | None:
         """Returns the item that an event of the machine becomes; None for an event without an item."""

@@ -69,7 +69,7 @@ class TestChain:
                 consume(EVERYTHING, transport, checkpoint=GENESIS) as updates,
                 publish(EVERYTHING, other) as publisher,
             ):
-                await wait_until(updates._feeds.receivers)
+                await wait_until(lambda: [feed.receiver for feed in updates._feeds.values() if feed.receiver])
                 assert {each.stream_name async for each in other.client.list_streams()} == set(there)
                 for block in OLD:
                     await publisher.send([block])

@@ -120,7 +120,7 @@ class TestReorg:
             ):
                 nursery.start_soon(read, updates)
                 await wait_until(lambda: ledger.hashes == hashes(OLD[:2], NEW, after))
-                feed = updates._feeds._feeds[ancestor]
+                feed = updates._feeds[ancestor]
                 before = feed.receiver
                 if is_running:
                     await (await second.client.get_stream(topic)).delete()
@@ -178,7 +178,7 @@ class TestReorg:
                 while ledger.hashes != hashes(OLD[:2], NEW, after):
                     ledger.apply(update := await anext(updates))
                     update.done()
-                feed = updates._feeds._feeds[ancestor]
+                feed = updates._feeds[ancestor]
                 await wait_until(lambda: feed.receiver is not None and not feed.has_page)
                 before = feed.receiver
                 await (await second.client.get_stream(reorg_topic("default", ancestor))).delete()
