@@ -17,7 +17,7 @@ from cardinal_streams.machines.events import (
     ReadAgain,
 )
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
-from cardinal_streams.message.messages import Reorg, encode
+from cardinal_streams.message.messages import Batch, Reorg, encode
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.world import World
 
@@ -120,6 +120,17 @@ def test_blocks_of_a_channel_that_were_put_off_are_read_again() -> None:
                 at = event.position["re:0"]
     assert told == {block.hash for block in world.new}
     assert machine.statistics().reassembly.evicted
+
+
+def test_a_checkpoint_between_the_event_and_the_second_reading_skips_no_block() -> None:
+    """Goal: a block that was put off comes after a restart, too. Method: the restart is at once after `ReadAgain`."""
+    limits = ConsumerLimits(reassembly=ReassemblyLimits(incomplete_max=1))
+    first, second = (Batch(hash_of(name), 1, hash_of("m0"), 1, counts={"a/": 1}) for name in ("one", "two"))
+    machine = UnorderedConsumer(limits=limits)
+    for offset, batch in enumerate((first, second)):
+        machine.receive(*encode(batch), "t:0", offset)
+    assert machine.at_end() == [ReadAgain({"t:0": 0})]
+    assert machine.checkpoint().position == {"t:0": 0}
 
 
 def test_only_so_many_channels_are_read() -> None:
