@@ -1,5 +1,5 @@
 """MirrorService: serves the requests of an operator about the mirrors of a node (`node/mirror/1`).
-`stream_node.fleet.mirror.tasks` runs the mirrors, and `stream_node.fleet.mirror.promotions` makes them primaries."""
+`stream_node.fleet.mirror.tasks` runs the mirrors, and `stream_node.fleet.mirror.promotion` makes them primaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.mirror.asking import MirrorError, asking
-from stream_node.fleet.mirror.promotions import Promotions
+from stream_node.fleet.mirror.promotion import Promotions
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse
 from stream_node.fleet.mirror.stream_copier import list_partitions
 from stream_node.fleet.mirror.tasks import MirrorTasks
@@ -43,8 +43,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: the identity for which it counts. asks: whether it has changed nothing
-    yet, so that it can give way."""
+    """A request that is being served. party: its identity. asks: whether it has changed nothing, and can give way."""
 
     def __init__(self, party: str) -> None:
         self.party = party
@@ -130,8 +129,7 @@ class MirrorService(AnsweringWorker):
         await self.tasks.make(name, partitions, row, force=request.force, origin=origin)
 
     def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
-        """Raises MirrorError if the partition has messages of its own and `force` is False, or another source to
-        fence."""
+        """Raises MirrorError if the partition has own messages and `force` is False, or another source to fence."""
         stream = self.tasks.stream((name, partition))
         if not self._node.is_registered(stream_address(name, partition)):
             return
