@@ -12,8 +12,6 @@ from ockam.actors.worker import NEVER
 from ockam.errors import InvalidAddress
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
-from stream_service.mirroring import ROLE, BeMirror, BePrimary, RoleRequest, RoleResponse
-from stream_service.names import stream_address
 from stream_service.workers.directory import StreamDirectory
 
 Q = TypeVar("Q")
@@ -86,13 +84,6 @@ def asking(directory: StreamDirectory, destination: str) -> Iterator[RemoteNode]
         yield RemoteNode(asker, destination)
     finally:
         directory.node.unregister(address)
-
-
-async def change_role(
-    remote: RemoteNode, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
-) -> RoleResponse:
-    """Asks another node to change the role of a stream-partition; None: to report it. Raises MirrorError."""
-    return await remote.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))
 
 
 def _refusal(payload: bytes, destination: str) -> SourceLost | SourceRefused:

@@ -14,16 +14,18 @@ import trio
 from ockam.actors.message import Origin
 from ockam.identity.rules.rights import to_follow
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceLost, SourceRefused, asking, change_role
+from stream_node.fleet.mirror.asking import MirrorError, SourceLost, SourceRefused, asking
 from stream_node.fleet.mirror.mirror import Identity, LocalStream
 from stream_service.mirror_operations import store_role
 from stream_service.mirror_rows import FOLLOWERS_MAX, FollowerRow, MirrorRow, drop_follower, note_follower
 from stream_service.mirroring import (
     MIRROR,
+    ROLE,
     AskingMirror,
     BeMirror,
     MirrorAnswer,
     MirrorPull,
+    RoleRequest,
     SourceRole,
     decode_mirror_page,
     refusal_of_source,
@@ -37,6 +39,9 @@ from stream_storage.runner import do
 
 REFRESH_S = 3600
 """The row of a mirror, with the time at which it last asked, is written at most once in this time."""
+PATIENCE_S = 3.0
+"""After this time without an answer of its mirrors, a primary goes on alone."""
+RETRY_S = 0.1
 
 logger = structlog.get_logger(__name__)
 
@@ -78,12 +83,19 @@ class Followers:
         if nowhere:
             nursery.start_soon(self._drop, identity, nowhere)
         mirrors = [mirror for mirror in mirrors if mirror not in nowhere]
-        # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
-        if mirrors:
-            returning = Returning(stream, mirrors, self._own_address())
-            nursery.start_soon(self._ask, identity, fences, returning)
-        elif fences is not None:
-            self._role_changed(identity, fences)
+        if not mirrors:
+            if fences is not None:
+                self._role_changed(identity, fences)
+            return
+        # Before the node reads from its connections: no push is stored from now on, since it would be lost if another
+        # node is the primary. Everything else is served.
+        nodes = ", ".join(sorted({mirror.address for mirror in mirrors}))
+        self._directory.hold(
+            identity,
+            f"{identity[0]!r} has a mirror at {nodes}: this node asks there whether the mirror has taken its place; "
+            "try again in some seconds",
+        )
+        nursery.start_soon(self._ask, stream, fences, mirrors)
 
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: AskingMirror) -> None:
         """Stores the address of a mirror that asks a stream of this node for messages."""
@@ -112,19 +124,86 @@ class Followers:
         row = FollowerRow(stream_id, mirror.address, mirror.stream_name, now_us)
         nursery.start_soon(self._write, identity, row)
 
-    async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
+    async def _ask(self, stream: LocalStream, fences: MirrorRow | None, mirrors: Sequence[AskingMirror]) -> None:
+        """Asks the mirrors of a primary at the same time, after a start of the node. Pushes are refused until its end.
+        Ends with the stream as it was, or with the stream as a mirror of its former mirror."""
+        identity, (name, partition) = stream.identity, stream.identity
+        # The mirrors that are streams of their own now, and those that have taken the place of the stream.
+        removed: list[AskingMirror] = []
+        successors: list[AskingMirror] = []
+
+        async def ask(mirror: AskingMirror, scope: trio.CancelScope) -> None:
+            while True:
+                try:
+                    role = await self._find_role(stream, mirror)
+                    break
+                except SourceLost:
+                    # Both nodes may be starting.
+                    await trio.sleep(RETRY_S)
+                except (MirrorError, StorageError, ProtocolError) as error:
+                    logger.warning("mirror_not_asked", stream=name, at=mirror.address, reason=str(error))
+                    return
+            if role is SourceRole.PRIMARY:
+                removed.append(mirror)
+            elif role is SourceRole.SUCCESSOR:
+                successors.append(mirror)
+                scope.cancel()
+
+        # Whatever happens here, the stream must take pushes at the end, or be a mirror.
         try:
-            await returning.run(self._role_changed)
+            with trio.move_on_after(PATIENCE_S):
+                async with trio.open_nursery() as nursery:
+                    for mirror in mirrors:
+                        nursery.start_soon(ask, mirror, nursery.cancel_scope)
+            row = stream.bounds.mirror
+            # The new primary may have reached this node meanwhile.
+            if successors and (row is None or not row.follows):
+                primary = successors[0].address
+                to = BeMirror(primary, successors[0].stream_name)
+                done = await stream.change(partial(store_role, to=to, force=True, gives_up_fence=True))
+                logger.warning("mirror_has_taken_the_place", stream=name, partition=partition, primary=primary)
+                log_given_up(identity, done)
+                self._role_changed(identity, done.mirror)
+        except (MirrorError, StorageError) as error:
+            logger.warning("mirror_not_asked", stream=name, reason=str(error))
         except Exception as error:
             # A mistake of this program. The stream takes pushes again, and the node goes on.
             logger.error("mirror_task_failed", task=f"asking {identity}", exc_info=error)
-        if returning.removed and returning.replaced_by is None:
-            await self._drop(identity, returning.removed)
+        finally:
+            self._directory.hold(identity, None)
+        if removed and not successors:
+            await self._drop(identity, removed)
         # The role may have changed meanwhile, and then its task has begun already.
         with suppress(MirrorError):
-            row = LocalStream(self._directory, identity).bounds.mirror
-            if fences is not None and row == fences:
+            if fences is not None and stream.bounds.mirror == fences:
                 self._role_changed(identity, fences)
+
+    async def _find_role(self, stream: LocalStream, mirror: AskingMirror) -> SourceRole:
+        """Returns PRIMARY if a mirror is a stream of its own now, SUCCESSOR if it was promoted in the place of this
+        stream, else MIRROR. Such a successor has the history of this stream with later entries, and fences its source
+        or follows another node."""
+        name, partition = stream.identity
+        address = stream_address(mirror.stream_name, partition)
+        ours = (await stream.get_history())[-1].entry_id
+        request = MirrorPull(0, stream.bounds.next_index, 1, 0, ours)
+        with asking(self._directory, mirror.address) as remote:
+            page: MirrorAnswer = decode_mirror_page(await remote.ask_raw(address, MIRROR, request))
+            # A successor knows the last entry of this stream and has a newer one.
+            known = [entry.entry_id for entry in page.history]
+            goes_on = ours in known and known[-1] != ours
+            if page.role is SourceRole.PRIMARY or (goes_on and page.role is SourceRole.SUCCESSOR):
+                return page.role
+            if not goes_on:
+                return SourceRole.MIRROR
+            # A mirror can know more of the history than the stream itself if older files of this node were put back. It
+            # is no successor as long as it follows this node.
+            try:
+                there = await remote.ask(address, ROLE, RoleRequest(0, None, False))
+            except SourceRefused:
+                # This node may not ask the mirror, so it takes no pushes, to be safe.
+                return SourceRole.SUCCESSOR
+            follows_this = (there.source, there.stream_name) == (self._own_address() or "", name)
+            return SourceRole.MIRROR if follows_this else SourceRole.SUCCESSOR
 
     async def _drop(self, identity: Identity, mirrors: Sequence[AskingMirror]) -> None:
         def drop(session: Session) -> None:
@@ -158,98 +237,3 @@ class Followers:
         for mirror, heard_us in list(known.items()):
             if mirror not in written and heard_us < row.heard_us:
                 del known[mirror]
-
-
-PATIENCE_S = 3.0
-
-RETRY_S = 0.1
-
-
-class Returning:
-    """Asks the mirrors of one primary at the same time, after a start of the node. Pushes are refused from the creation
-    of this object to the end of `run`. After PATIENCE_S without an answer, the primary goes on alone.
-    replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
-    are streams of their own now. own_address: where other nodes reach this one, if known."""
-
-    def __init__(self, stream: LocalStream, mirrors: Sequence[AskingMirror], own_address: str | None) -> None:
-        self._stream = stream
-        self._mirrors = mirrors
-        self._self = AskingMirror(own_address or "", stream.identity[0])
-        self.replaced_by: AskingMirror | None = None
-        self.removed: list[AskingMirror] = []
-        # Before the node reads from its connections: no push is stored from now on; everything else is served.
-        name, nodes = stream.identity[0], ", ".join(sorted({mirror.address for mirror in mirrors}))
-        stream.directory.hold(
-            stream.identity,
-            f"{name!r} has a mirror at {nodes}: this node asks there whether the mirror has taken its place; try "
-            "again in some seconds",
-        )
-
-    async def run(self, role_changed: Callable[[tuple[str, int], MirrorRow | None], None]) -> None:
-        """Ends with the stream as it was, or with the stream as a mirror of its former mirror."""
-        # Whatever happens here, the stream must take pushes at the end, or be a mirror.
-        try:
-            with trio.move_on_after(PATIENCE_S):
-                async with trio.open_nursery() as nursery:
-                    for mirror in self._mirrors:
-                        nursery.start_soon(self._ask, mirror, nursery.cancel_scope)
-            row = self._stream.bounds.mirror
-            # The new primary may have reached this node meanwhile.
-            if self.replaced_by is not None and (row is None or not row.follows):
-                to = BeMirror(self.replaced_by.address, self.replaced_by.stream_name)
-                done = await self._stream.change(partial(store_role, to=to, force=True, gives_up_fence=True))
-                name, partition = self._stream.identity
-                primary = self.replaced_by.address
-                logger.warning("mirror_has_taken_the_place", stream=name, partition=partition, primary=primary)
-                log_given_up(self._stream.identity, done)
-                role_changed(self._stream.identity, done.mirror)
-        except (MirrorError, StorageError) as error:
-            logger.warning("mirror_not_asked", stream=self._stream.identity[0], reason=str(error))
-        finally:
-            self._stream.directory.hold(self._stream.identity, None)
-
-    async def _ask(self, mirror: AskingMirror, scope: trio.CancelScope) -> None:
-        """Asks one mirror until it answers. The first one that has taken the place of the stream ends the asking."""
-        while True:
-            try:
-                await self._ask_once(mirror)
-                break
-            except SourceLost:
-                # Both nodes may be starting.
-                await trio.sleep(RETRY_S)
-            except (MirrorError, StorageError, ProtocolError) as error:
-                logger.warning(
-                    "mirror_not_asked", stream=self._stream.identity[0], at=mirror.address, reason=str(error)
-                )
-                return
-        if self.replaced_by is not None:
-            scope.cancel()
-
-    async def _ask_once(self, mirror: AskingMirror) -> None:
-        """Finds out whether a mirror was promoted in the place of this stream.
-        Such a mirror has the history of this stream with later entries, and fences its source or follows another node.
-        """
-        partition = self._stream.identity[1]
-        ours = (await self._stream.get_history())[-1].entry_id
-        request = MirrorPull(0, self._stream.bounds.next_index, 1, 0, ours)
-        with asking(self._stream.directory, mirror.address) as remote:
-            page: MirrorAnswer = decode_mirror_page(
-                await remote.ask_raw(stream_address(mirror.stream_name, partition), MIRROR, request)
-            )
-            # A successor knows the last entry of this stream and has a newer one.
-            known = [entry.entry_id for entry in page.history]
-            goes_on = ours in known and known[-1] != ours
-            if page.role is SourceRole.PRIMARY:
-                self.removed.append(mirror)
-            elif goes_on and (page.role is SourceRole.SUCCESSOR or await self._follows_another(remote, mirror)):
-                self.replaced_by = self.replaced_by or mirror
-
-    async def _follows_another(self, remote: RemoteNode, mirror: AskingMirror) -> bool:
-        """Whether a mirror follows another node than this one. Raises MirrorError.
-        A mirror can know more of the history than the stream itself if older files of this node were put back."""
-        try:
-            there = await change_role(remote, mirror.stream_name, self._stream.identity[1], None, force=False)
-        except SourceRefused:
-            # This node may not ask the mirror, so it takes no pushes, to be safe.
-            return True
-        return AskingMirror(there.source, there.stream_name) != self._self

@@ -10,11 +10,11 @@ from typing import TypeVar
 import structlog
 import trio
 
-from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, asking, change_role
+from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, asking
 from stream_node.fleet.mirror.protocol import AGREEING, PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_operations import AnyChange, StreamChange, load_history
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import BeMirror, BePrimary, RoleResponse
+from stream_service.mirroring import ROLE, BeMirror, BePrimary, RoleRequest, RoleResponse
 from stream_service.names import stream_address
 from stream_service.role_machine import UNDER_PROMOTION, StreamRole
 from stream_service.workers.directory import StreamDirectory
@@ -34,8 +34,7 @@ PATIENCE_S = 30.0
 
 
 class LocalStream:
-    """One stream-partition of this node, as the tasks of mirrors change and read it. Its worker makes every change, so
-    that pushes, pulls and truncations see it."""
+    """A stream-partition of this node. Its worker makes every change, so that pushes, pulls and truncations see it."""
 
     def __init__(self, directory: StreamDirectory, identity: tuple[str, int]) -> None:
         self.directory = directory
@@ -142,7 +141,8 @@ class Mirror:
         self, remote: RemoteNode, change: BeMirror | BePrimary | None = None, *, force: bool = False
     ) -> RoleResponse:
         """Asks the source to change its role; without `change`, only to report its role. Raises MirrorError."""
-        return await change_role(remote, self.row.source_name, self.stream.identity[1], change, force=force)
+        source = stream_address(self.row.source_name, self.stream.identity[1])
+        return await remote.ask(source, ROLE, RoleRequest(0, change, force))
 
     def note_stored(self) -> None:
         if self.stream.bounds.next_index >= self.source_next_index:

@@ -233,8 +233,7 @@ class MirrorTasks:
             scope.cancel()
 
     async def _run(self, key: object, scope: trio.CancelScope, run: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task until it ends or is cancelled. A task that fails by a mistake of this program is logged and
-        restarted."""
+        """Runs a task until it ends or is cancelled. Logs and restarts it if it fails by a mistake of this program."""
         with scope:
             while True:
                 try:
