@@ -18,10 +18,9 @@ from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
 from ockam.transport.connection import Connection
 from ockam.transport.forwarding import OpenRequests
 from ockam.transport.tcp import TcpTransport
-from stream_node.fleet.cluster.link import NONCE_BYTES, Link
 from stream_node.fleet.cluster.member import ClusterMember, FixedMember, MemberStatistics, fixed_view
 from stream_node.fleet.cluster.protocol import CLUSTER
-from stream_node.fleet.cluster.router import Router
+from stream_node.fleet.cluster.router import NONCE_BYTES, Link, Router
 from stream_node.fleet.cluster.view import ClusterView, shard_of
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.worker_place import WorkerPlace

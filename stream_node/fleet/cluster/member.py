@@ -5,7 +5,7 @@ the services of a shard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -74,33 +74,18 @@ class MemberStatistics(msgspec.Struct, frozen=True):
     is_fixed: bool = False
 
 
-def peer_statistics(
-    view: ClusterView, members: Iterable[tuple[StoredMember, bool, float]]
-) -> tuple[PeerStatistics, ...]:
-    """Returns the statistics of members. members: each with whether it lives, and for how many seconds it is silent."""
-    return tuple(
-        PeerStatistics(
-            member.name,
-            member.address,
-            lives,
-            member.leaves,
-            not member.token,
-            silent_s,
-            len(view.owned_by(member.name)),
-        )
-        for member, lives, silent_s in members
-    )
+def _peer(each: StoredMember, view: ClusterView, lives: bool, silent_s: float) -> PeerStatistics:
+    shards = len(view.owned_by(each.name))
+    return PeerStatistics(each.name, each.address, lives, each.leaves, not each.token, silent_s, shards)
 
 
 class ShardServices(Protocol):
     def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the streams of these shards and starts their workers. Then calls `on_done` at once, before any message
-        comes."""
+        """Starts the workers of these shards' streams. Then calls `on_done` at once, before any message comes."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
-        """Stops the workers of shards. Returns by shard the messages that they have not served, in order for each
-        worker."""
+        """Stops the workers of shards. Returns by shard their messages that are not served, in each worker's order."""
         ...
 
 
@@ -265,9 +250,8 @@ class ClusterMember:
             fenced=self._fenced,
             beats_failed=self._beats_failed,
             router=self.router.statistics(),
-            peers=peer_statistics(
-                view,
-                ((each, self.lives(name), self._machine.silent_s(name)) for name, each in view.members.items()),
+            peers=tuple(
+                _peer(each, view, self.lives(name), self._machine.silent_s(name)) for name, each in view.members.items()
             ),
             owners=view.shards,
             unowned_s=self._hand_overs.unowned_s(trio.current_time()),
@@ -332,8 +316,7 @@ class ClusterMember:
             self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
-        """Gives shards to another member after everything submitted for them is stored. Returns False if the result is
-        unknown."""
+        """Gives shards away when all that was submitted for them is stored. Returns False if the result is unknown."""
         if not shards:
             return True
         # The workers stop, and messages wait from here on.
@@ -432,7 +415,7 @@ class FixedMember:
             members=len(self._view.members),
             taken=len(self.router.served),
             router=self.router.statistics(),
-            peers=peer_statistics(self._view, ((member, True, 0.0) for member in self._view.members.values())),
+            peers=tuple(_peer(each, self._view, True, 0.0) for each in self._view.members.values()),
             owners=self._view.shards,
             is_fixed=True,
         )

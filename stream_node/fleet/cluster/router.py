@@ -4,10 +4,21 @@ A message waits here while nobody serves its shard, while the connection to the 
 earlier messages took is clear. When a shard has a new owner (also this member itself), a mark clears the old route:
 this member sends it there behind the earlier messages, and the new owner sends it back. Only then do later messages
 take the new route. If the old owner is dead, its route is clear when the clients who used it are gone.
+
+Link: this node's connection to another member, over which it sends messages of clients. Proofs: the connections that
+other members have made to this node. Both ends prove that they know the tokens of both members, which only readers of
+the database know:
+
+    caller                                          called
+    name, nonce            ───────────────────▶
+                           ◀───────────────────     nonce, proof
+    proof                  ───────────────────▶
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
@@ -25,12 +36,27 @@ from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from stream_node.fleet.cluster.envelopes import Envelopes
-from stream_node.fleet.cluster.link import Link, Proofs
-from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
-from stream_node.fleet.cluster.unanswered import is_silent
+from stream_node.fleet.cluster.protocol import (
+    CLUSTER,
+    LINK,
+    MARK,
+    MEMBER,
+    PROVE,
+    LinkRequest,
+    LinkResponse,
+    Mark,
+    ProveRequest,
+    Role,
+    envelope_hop,
+    read_envelope,
+)
+from stream_node.fleet.cluster.unanswered import UnansweredRequests, is_silent
 from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember, find_shard, shard_of
 from stream_service.names import stream_address
 
+NONCE_BYTES = 32
+ROUTES_MAX = 10_000
+"""The number of routes that a link remembers, since making a route for each message takes longer."""
 MOVES_MAX = 16
 """A message that this many members have passed on is dropped: they do not agree who owns the shard."""
 PASSED_ON_MAX = 10_000
@@ -132,15 +158,15 @@ class Router:
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
         self.passed_on: set[Route] = set()
-        self._node = node
+        self.node = node
         self.token = token
         self._call = call
-        self._hang_up = hang_up
+        self.hang_up = hang_up
         self._new_nonce = new_nonce
         self._refresh = refresh
         self._has_own_database = has_own_database
         self._others_at = None if others_at is None else shard_of(others_at)
-        self._openings = openings or {}
+        self.openings = openings or {}
         self._homes = homes or {}
         self._linked = linked
         self.view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
@@ -184,20 +210,20 @@ class Router:
         # Each member serves at least one shard. Its envelope leads there.
         shards = {shard.owner: number for number, shard in enumerate(self.view.shards)}
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
-        asker = Asker(self._node)
-        self._node.register([back], lambda: asker, restarts=NEVER)
+        asker = Asker(self.node)
+        self.node.register([back], lambda: asker, restarts=NEVER)
 
         def gathered(answers: Answers) -> None:
-            self._node.unregister(back)
+            self.node.unregister(back)
             on_done(None if isinstance(answers, Unanswered) else answers)
 
         # Each member answers the asker, which calls `gathered` after the last answer.
         asker.expect(len(shards), gathered, GATHER_S_MAX)
-        with self._node.batch():
+        with self.node.batch():
             for owner, shard in shards.items():
                 asked = Message(message.onward_route, (back,), message.payload, message.origin)
                 if owner == self.name:
-                    self._node.deliver(asked)
+                    self.node.deliver(asked)
                 else:
                     self._route(shard, self._envelopes.wrap(shard, asked))
         return True
@@ -211,7 +237,7 @@ class Router:
     @property
     def owes_answers(self) -> bool:
         """Whether another member, whose connection is there, waits for the answer to a message that was passed on."""
-        return any(self._node.is_registered(route[0]) for route in self.passed_on)
+        return any(self.node.is_registered(route[0]) for route in self.passed_on)
 
     def clear(self, shards: Iterable[int]) -> list[int]:
         """Returns the shards of which no message is under way to an earlier owner, so that this member can serve them.
@@ -223,9 +249,8 @@ class Router:
         return [shard for shard in shards if shard not in self._ways]
 
     def serve(self, shards: Iterable[int]) -> None:
-        """Begins to serve shards whose workers run and whose routes are clear. Delivers the messages that wait for
-        them."""
-        with self._node.batch():
+        """Begins to serve shards whose workers run and whose routes are clear. Delivers their waiting messages."""
+        with self.node.batch():
             for shard in shards:
                 # Served first, delivered second: the waiting messages go to workers of this node and not back into
                 # `_held`.
@@ -235,13 +260,12 @@ class Router:
                     self._arrived(message, message.origin)
 
     def stop_serving(self, shard: int, waiting: Iterable[Message]) -> None:
-        """Ends serving a shard whose workers have stopped. waiting: the messages that they have not served, in
-        order."""
+        """Ends serving a shard whose workers have stopped. waiting: the messages that they have left, in order."""
         del self._served[shard]
         # Everything that comes from now on waits behind the messages that the workers have left, so the order is kept.
         held = self._held[shard] = Held()
         for message in waiting:
-            if message.onward_route[0] in self._openings:
+            if message.onward_route[0] in self.openings:
                 # A session cannot move: its client opens a new one at the new owner. The message may come from another
                 # member.
                 self._refuse_opening(message.onward_route[0], message)
@@ -257,14 +281,14 @@ class Router:
                 del self._links[link.member.name]
                 if link.connection is not None and link.member.name in view.members:
                     # The process was replaced. It stores nothing any more, so its connection need not last.
-                    self._hang_up([link.connection])
+                    self.hang_up([link.connection])
         # A mark that is late will not come back. Ending its connection settles the shards that wait for it.
         late_s = trio.current_time() - MARK_S_MAX
         late = {self._ways[shard] for shard, since_s in self._unclear.items() if since_s < late_s}
-        self._hang_up([link.connection for link in late if link.connection is not None])
+        self.hang_up([link.connection for link in late if link.connection is not None])
         # Ended links are settled with this view, which says whether their members have left in order.
         ended, self._ended = self._ended, []
-        with self._node.batch():
+        with self.node.batch():
             for link, requests in ended:
                 self._settle(link, requests)
             # New members get a link, and waiting messages go where their shard is now.
@@ -326,9 +350,9 @@ class Router:
         except ProtocolError as error:
             # A refused message is dropped and the connection stays: any client can send to this address.
             self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
-            self._node.count_drop("cluster_refused")
+            self.node.count_drop("cluster_refused")
         # The message was taken, also if no mailbox got it.
-        return mailbox or self._node.find_mailbox(CLUSTER)
+        return mailbox or self.node.find_mailbox(CLUSTER)
 
     def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
         """Handles a message that another member has sent, or that waited here. Raises ProtocolError.
@@ -336,14 +360,14 @@ class Router:
         envelope = read_envelope(message.onward_route[1])
         # The usual case: this member serves the shard.
         if envelope.shard in self._served:
-            return self._node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
+            return self.node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
             return None
         # Two members that each take the other for the owner would send the message to and fro without end.
         if envelope.moves >= MOVES_MAX:
-            self._node.count_drop("cluster_moves")
-            self._hang_up(message.return_route[:1])
+            self.node.count_drop("cluster_moves")
+            self.hang_up(message.return_route[:1])
             return None
         # The other member takes this one for the owner. One of them has old tables, so this one reads the tables again.
         if envelope.shard not in self._awaiting_view:
@@ -362,8 +386,7 @@ class Router:
         return self._route(envelope.shard, further, is_own=False)
 
     def _is_own_mark(self, message: Message) -> bool:
-        """Recognizes a mark of this member that has come back. Returns False for other messages. Raises
-        ProtocolError."""
+        """Whether a message is a mark of this member that has come back. Raises ProtocolError."""
         if not MARK.is_in(message.payload):
             return False
         number = MARK.decode_request(message.payload).id
@@ -382,7 +405,7 @@ class Router:
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
         # A message that another member has passed on to this one opens no session at a third member: the session would
         # end when this one leaves.
-        if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
+        if wrapped.onward_route[2] in self.openings and read_envelope(wrapped.onward_route[1]).moves:
             self._refuse_opening(wrapped.onward_route[2], wrapped)
             return None
         self._ways[shard] = link
@@ -392,11 +415,11 @@ class Router:
     def _refuse_opening(self, service: Address, message: Message) -> None:
         """Refuses a message that would open a session. The client tries again when its node knows the owner."""
         try:
-            payload = self._openings[service](message)
+            payload = self.openings[service](message)
         except ProtocolError:
-            self._node.count_drop("cluster_opening")
+            self.node.count_drop("cluster_opening")
         else:
-            self._node.deliver(Message(message.return_route, (), payload, HERE))
+            self.node.deliver(Message(message.return_route, (), payload, HERE))
 
     # Where the messages of a shard go.
 
@@ -440,7 +463,7 @@ class Router:
         if self.view.shards[shard].owner == self.name:
             # The shard is this member's own: reading the tables makes the member serve it.
             self._refresh()
-        with self._node.batch():
+        with self.node.batch():
             self._retarget(shard)
 
     def _take_held(self, shard: int) -> Iterable[Message]:
@@ -458,28 +481,16 @@ class Router:
         # A fenced member has no token, and no process that could be reached.
         if member.name == self.name or not member.token or member.name in self._links:
             return
-        link = self._links[member.name] = Link(
-            self.name,
-            self.token,
-            member,
-            self._new_nonce(),
-            deliver=self._node.deliver,
-            on_up=self._link_up,
-            on_ended=self._link_ended,
-            hang_up=self._hang_up,
-            passed_on=self.passed_on,
-            opens_session=self._openings,
-            is_there=self._node.is_registered,
-        )
+        link = self._links[member.name] = Link(self, member, self._new_nonce())
         self._call(link)
 
-    def _link_up(self, link: Link) -> None:
+    def link_up(self, link: Link) -> None:
         logger.info("cluster_link", member=link.member.name, address=link.member.address)
-        with self._node.batch():
+        with self.node.batch():
             for shard in list(self._held):
                 self._retarget(shard)
 
-    def _link_ended(self, link: Link, requests: OpenRequests) -> None:
+    def link_ended(self, link: Link, requests: OpenRequests) -> None:
         if self._links.get(link.member.name) is link:
             del self._links[link.member.name]
         self._ended.append((link, requests))
@@ -487,26 +498,25 @@ class Router:
             self._refresh()
 
     def _settle(self, link: Link, requests: OpenRequests) -> None:
-        """Handles the end of a connection to another member. It runs after the tables were read, since they say whether
-        the other member has left in order."""
+        """Handles the end of a link after the tables were read, which say whether the other member left in order."""
         name, member = link.member.name, self.view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:
             # The other member left after this one had learned that its shards were given away. It has answered all
             # messages, so most clients need not notice. Requests that are still open get an error.
             for route in requests.take():
-                self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
+                self.node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):
             # Nobody knows which of the unanswered pushes the other member has stored. Publishers that use only Ockam's
             # specification get ERROR. Our clients see what they would see if this node had died: nothing is stored that
             # they have sent later.
             senders, answers = link.unanswered.take()
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
-            self._hang_up(senders)
+            self.hang_up(senders)
             for held in self._held.values():
                 held.drop(frozenset(senders))
             for answer in answers:
-                self._node.deliver(answer)
+                self.node.deliver(answer)
         # Nothing more can be under way on this link, so the shards that used it are clear.
         for shard in shards:
             self._unclear.setdefault(shard, 0.0)
@@ -515,3 +525,142 @@ class Router:
     def check(self) -> None:
         assert not self._served.keys() & (self._held.keys() | self._ways.keys() | self._unclear.keys())
         assert self._unclear.keys() <= self._ways.keys()
+
+
+class Link:
+    """One connection of a router to one process of another member, from its opening to its end. is_up: whether messages
+    can be sent. was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
+
+    def __init__(self, router: Router, member: StoredMember, nonce: bytes) -> None:
+        self.member = member
+        self.is_up = self.was_up = False
+        self.connection: Address | None = None
+        self._router = router
+        self._tokens = router.token, member.token
+        self._nonce = nonce
+        self._deliver = router.node.deliver
+        # The routes to which answers are due. Each answer removes its route.
+        self._passed_on = router.passed_on
+        self._openings = router.openings
+        self.unanswered = UnansweredRequests(router.node.is_registered)
+        self._marks: dict[int, Callable[[], None]] = {}
+        self._routes: dict[Route, Route] = {}
+
+    def begin(self, connection: Address) -> None:
+        """Begins the proof. connection: the address of the open connection."""
+        self.connection = connection
+        self._send(CLUSTER, LINK.encode_request(LinkRequest(self._router.name, self._nonce)))
+
+    def send(self, message: Message) -> Mailbox | None:
+        onward = message.onward_route
+        route = self._routes.get(onward)
+        if route is None:
+            assert self.connection is not None, "the link is up"
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = self._routes[onward] = (self.connection, *onward)
+        self.unanswered.sent(message, opens_session=onward[2] in self._openings)
+        return self._deliver(Message(route, message.return_route, message.payload, message.origin))
+
+    def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
+        """Sends a mark behind all earlier messages. on_back: called when the mark is back; never if the link ends."""
+        self._marks[number] = on_back
+        self.send(message)
+
+    def mark_back(self, number: int) -> bool:
+        """Notes that a mark is back. Returns False if this link has sent no such mark."""
+        on_back = self._marks.pop(number, None)
+        if on_back is not None:
+            on_back()
+        return on_back is not None
+
+    def receive(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if not self.is_up:
+            # Nothing else may come before the proof. Until then, the other end may be anybody.
+            for message in messages[:1]:
+                self._prove(message)
+            messages = messages[1:] if self.is_up else ()
+        # Answers settle the requests of this member's clients, and those that it has passed on for another member.
+        self.unanswered.answered(messages)
+        if self._passed_on:
+            self._passed_on.difference_update(message.onward_route for message in messages)
+        # Marks are rare: without one under way, the whole run goes to the clients as it is.
+        if not self._marks:
+            return messages
+        rest = []
+        for message in messages:
+            if message.onward_route == (CLUSTER,) and MARK.is_in(message.payload):
+                self._note_mark(message)
+            else:
+                rest.append(message)
+        return rest
+
+    def ended(self, requests: OpenRequests) -> None:
+        self.is_up = False
+        self._router.link_ended(self, requests)
+
+    def _prove(self, message: Message) -> None:
+        assert self.connection is not None, "the connection is open"
+        try:
+            response = LINK.decode_response(message.payload)
+            # Only a process that knows both tokens can make the proof for this nonce.
+            nonces = self._nonce, response.nonce
+            if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
+                raise ProtocolError("another process answers there")
+        except ProtocolError as error:
+            logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
+            # The router connects again: the other member may not have read yet that this one has joined.
+            self._router.hang_up([self.connection])
+            return
+        self._send(MEMBER, PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
+        self.is_up = self.was_up = True
+        self._router.link_up(self)
+
+    def _send(self, worker: Address, payload: bytes) -> None:
+        assert self.connection is not None, "the connection is open"
+        self._deliver(Message((self.connection, worker), (CLUSTER,), payload))
+
+    def _note_mark(self, message: Message) -> None:
+        try:
+            mark: Mark = MARK.decode_response(message.payload)
+        except ProtocolError as error:
+            logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
+            return
+        self.mark_back(mark.id)
+
+
+def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
+    """Returns the proof that a member knows both tokens. tokens, nonces: the caller's, then the called member's."""
+    key = "\0".join(tokens).encode()
+    return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
+
+
+class Proofs:
+    """The connections that members have proved to have made, and those whose proof is expected.
+    Invariant: no connection is both expected to prove itself and proved."""
+
+    def __init__(self, token: str, new_nonce: Callable[[], bytes], is_open: Callable[[Address], bool]) -> None:
+        self._token = token
+        self._new_nonce = new_nonce
+        self._is_open = is_open
+        self._expected: dict[Address, bytes] = {}
+        self._proved: set[Address] = set()
+
+    def begin(self, connection: Address, caller: StoredMember, nonce: bytes) -> LinkResponse:
+        """Begins the proof of a connection that a member seems to have made. Returns this end's nonce and proof."""
+        # Connections that have ended are forgotten here, so the tables stay as small as the cluster.
+        self._proved = {each for each in self._proved if self._is_open(each) and each != connection}
+        self._expected = {each: proof for each, proof in self._expected.items() if self._is_open(each)}
+        tokens, nonces = (caller.token, self._token), (nonce, self._new_nonce())
+        self._expected[connection] = prove(b"caller", tokens, nonces)
+        return LinkResponse(nonces[1], prove(b"called", tokens, nonces))
+
+    def finish(self, connection: Address, proof: bytes) -> None:
+        """Notes that a member has made this connection. Raises ProtocolError if the proof is wrong."""
+        expected = self._expected.pop(connection, None)
+        if expected is None or not hmac.compare_digest(expected, proof):
+            raise ProtocolError("the proof of a member is wrong")
+        self._proved.add(connection)
+
+    def is_member(self, connection: Address) -> bool:
+        return connection in self._proved

@@ -15,9 +15,9 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_node.fleet.cluster.link import NONCE_BYTES
 from stream_node.fleet.cluster.member import ClusterMember, FixedMember
 from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, ClusterStatus, MemberStatus, ShardStatus
+from stream_node.fleet.cluster.router import NONCE_BYTES
 from stream_storage.errors import StorageError
 
 LINK_READ_S = 1.0

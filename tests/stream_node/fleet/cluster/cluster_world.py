@@ -13,7 +13,7 @@ from itertools import count
 import msgspec
 import trio
 
-from stream_node.fleet.cluster.link import Link
+from stream_node.fleet.cluster.router import Link
 from stream_node.fleet.cluster.tables import TABLES
 from stream_node.fleet.cluster.view import SHARDS
 from tests.simulation.world import Stuck

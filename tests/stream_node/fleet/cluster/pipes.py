@@ -13,7 +13,7 @@ from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.transport.forwarding import OpenRequests
-from stream_node.fleet.cluster.link import Link
+from stream_node.fleet.cluster.router import Link
 
 HELD_S = 0.1
 """How often a lane asks whether what it holds back may go on."""

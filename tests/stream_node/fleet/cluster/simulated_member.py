@@ -12,10 +12,9 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests
-from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.protocol import CLUSTER
-from stream_node.fleet.cluster.router import Router
+from stream_node.fleet.cluster.router import Link, Router
 from stream_node.fleet.cluster.tables import ClusterOperation, join, leave
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.cluster_services import StreamShards
