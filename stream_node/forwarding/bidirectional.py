@@ -30,7 +30,7 @@ from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import party_key
 from ockam.transport.connection import Connection
 from stream_client.routed_messages import RoutedMessage, encode_routed
-from stream_node.forwarding.stream_link import StreamLink, read_routed
+from stream_node.forwarding.stream_link import LinkedWorker, StreamLink, read_routed
 from stream_service.extensions import RICH_PULL, RichMessage, RichPage
 
 ADDRESSES = ("stream_bidirectional", "stream_subscribe")
@@ -184,9 +184,8 @@ def _read(message: Message) -> SubscribeRequest | PublisherRequest:
     raise ProtocolError(f"this service serves no {find_name(message.payload)!r}")
 
 
-class PublisherProxy(Worker):
-    """Stores the messages to its address in one stream, each without this address in its route. The answer to a message
-    that cannot be stored is an `error`."""
+class PublisherProxy(LinkedWorker):
+    """Stores the messages to its address in one stream, without this address. Answers `error` if it cannot."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: PublisherRequest) -> None:
         self._owner = owner
@@ -198,16 +197,8 @@ class PublisherProxy(Worker):
         self._refusal = DELETED
         # Messages wait in the mailbox until the first attempt to make the stream has ended.
         self.context.pause()
-        self._link = StreamLink(
-            self._owner.node,
-            self.context,
-            self._request.publisher_stream,
-            service=self._owner.stream_service,
-            origin=self._origin,
-            answered=lambda what, payload: self._opened(),
-            failed=self._failed,
-            settled=self._settled,
-        )
+        stream, owner = self._request.publisher_stream, self._owner
+        self._link = StreamLink(self, owner.node, stream, service=owner.stream_service, origin=self._origin)
         self._open()
 
     def stopped(self) -> None:
@@ -230,16 +221,16 @@ class PublisherProxy(Worker):
             self._is_opening = True
             self._link.open()
 
-    def _opened(self) -> None:
+    def answered(self, what: str, payload: bytes) -> None:
         self._is_opening = False
         self._refusal = DELETED
         self.context.resume()
 
-    def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
+    def settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
             self._refuse(message, error_payload(reason))
 
-    def _failed(self, what: str, payload: bytes) -> None:
+    def failed(self, what: str, payload: bytes) -> None:
         # An attempt to make the stream says nothing about pushes, each of which gets an answer of its own.
         if what != "open":
             for message in self._link.take_pending():
@@ -258,7 +249,7 @@ class PublisherProxy(Worker):
             self.reply(message, payload)
 
 
-class StreamSubscription(Worker):
+class StreamSubscription(LinkedWorker):
     """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once. While
     the receiver of a message takes none, this message and all behind it wait in the stream."""
 
@@ -273,15 +264,8 @@ class StreamSubscription(Worker):
         self._way_back = way_back
 
     def started(self) -> None:
-        self._link = StreamLink(
-            self._owner.node,
-            self.context,
-            self._request.stream_name,
-            service=self._owner.stream_service,
-            origin=self._origin,
-            answered=self._answered,
-            failed=self._failed,
-        )
+        stream, owner = self._request.stream_name, self._owner
+        self._link = StreamLink(self, owner.node, stream, service=owner.stream_service, origin=self._origin)
         self._link.open()
 
     def stopped(self) -> None:
@@ -295,7 +279,7 @@ class StreamSubscription(Worker):
             self._owner.end_subscription(self._origin, self._request)
         return is_gone
 
-    def _answered(self, what: str, payload: bytes) -> None:
+    def answered(self, what: str, payload: bytes) -> None:
         if self._has_ended():
             return
         name, client_id = self._request.stream_name, self._request.subscription_id
@@ -312,7 +296,7 @@ class StreamSubscription(Worker):
                 self._link.ask("save", saved, self._owner.index_service)
             self._pull()
 
-    def _failed(self, what: str, payload: bytes) -> None:
+    def failed(self, what: str, payload: bytes) -> None:
         if self._has_ended():
             return
         logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
@@ -329,7 +313,7 @@ class StreamSubscription(Worker):
             return
         self._waiting = None
         if not self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS):
-            self._failed("pull", b"")
+            self.failed("pull", b"")
 
     def _send_on(self, page: RichPage) -> int:
         """Sends the messages of a page, up to one that must wait. Returns the index at which the next page begins."""

@@ -21,7 +21,7 @@ from ockam.identity.identity import NODE, Identity, Source
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
 from stream_client.routed_messages import RoutedMessage, encode_routed
-from stream_node.forwarding.stream_link import StreamLink, read_routed
+from stream_node.forwarding.stream_link import LinkedWorker, StreamLink, read_routed
 from stream_service.extensions import (
     INFO,
     RICH_PULL,
@@ -53,10 +53,6 @@ STORED = "stored"
 RETRY_S = 1.0
 
 
-def stream_of(registration: Registration) -> str:
-    return f"{STREAM_PREFIX}{registration.address}/{registration.owner}"
-
-
 def find_registration(stream_name: str) -> Registration | None:
     """Returns the registration that a stored stream is the memory of, or None if it is another stream."""
     address, _, owner = stream_name.removeprefix(STREAM_PREFIX).partition("/")
@@ -68,7 +64,7 @@ def find_registration(stream_name: str) -> Registration | None:
     return Registration(local(address), Identity(cast("Source", source), name), owner, stores=True)
 
 
-class StoringForwarder(Forwarder):
+class StoringForwarder(Forwarder, LinkedWorker):
     """The worker of one address that stores its messages. service: the address of the stream service.
 
     Invariant: `_position` is the index of the next message that the client is to get, and `_next` the index that the
@@ -96,16 +92,8 @@ class StoringForwarder(Forwarder):
     def started(self) -> None:
         # Until the stream is open, messages wait in the mailbox.
         self.context.pause()
-        self._link = StreamLink(
-            self._node,
-            self.context,
-            stream_of(self.registration),
-            service=self._service,
-            origin=HERE,
-            answered=self._answered,
-            failed=self._failed,
-            settled=self._settled,
-        )
+        name = f"{STREAM_PREFIX}{self.registration.address}/{self.registration.owner}"
+        self._link = StreamLink(self, self._node, name, service=self._service, origin=HERE)
         self._link.open()
 
     def stopped(self) -> None:
@@ -155,7 +143,7 @@ class StoringForwarder(Forwarder):
         if not self._link.push(message, data):
             self._end(message)
 
-    def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
+    def settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
             # A message that is not stored must not count. Else a full disk would have all senders refused for good.
             self._waiting_bytes -= size_bytes
@@ -175,7 +163,7 @@ class StoringForwarder(Forwarder):
 
     # From the stream to the client.
 
-    def _answered(self, what: str, payload: bytes) -> None:
+    def answered(self, what: str, payload: bytes) -> None:
         if what == "open":
             self._link.ask("info", INFO.encode_request(InfoRequest(0)))
         elif what == "info":
@@ -195,7 +183,7 @@ class StoringForwarder(Forwarder):
             self._is_cutting = False
             self._truncate()
 
-    def _failed(self, what: str, payload: bytes) -> None:
+    def failed(self, what: str, payload: bytes) -> None:
         if what == "pull":
             turn = self._turn
             self.context.call_later(RETRY_S, lambda: self._retry(turn))
@@ -271,7 +259,9 @@ class StoringForwarder(Forwarder):
                 self._node.count_drop(NOT_FORWARDED)
                 continue
             # A sender that is gone gets no answer: the message has no return route then.
-            back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
+            sender = routed.return_route[1:2]
+            is_there = bool(sender) and sender[0] in self._senders and self._node.is_registered(sender[0])
+            back = routed.return_route if is_there else ()
             payload = routed.payload
             if registration.confirms:
                 payload = DELIVERY.encode_request(ForwardDelivery(message.index, payload))
@@ -280,16 +270,13 @@ class StoringForwarder(Forwarder):
         self.context.send_run(sent)
         self._node.count(FORWARDED, len(sent))
         if not page.messages and page.resume_index <= self._position:
-            self._failed("pull", b"")
+            self.failed("pull", b"")
         elif not sent:
             self._advance(page.resume_index)
         elif not registration.confirms:
             turn = self._turn
             # The connection sends at the end of this batch.
             self.context.call_later(0, lambda: self._check_taken(turn))
-
-    def _is_there(self, sender: tuple[Address, ...]) -> bool:
-        return bool(sender) and sender[0] in self._senders and self._node.is_registered(sender[0])
 
     def _check_taken(self, turn: int) -> None:
         """Goes on when the client's connection has sent all bytes. Never goes on after the end of the connection."""

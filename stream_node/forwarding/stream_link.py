@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ockam.actors.address import Address, local
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
-from ockam.actors.worker import Context, Worker
+from ockam.actors.worker import Worker
 from ockam.protocol import ERROR
 from stream_client.errors import UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed
@@ -47,38 +47,35 @@ class _LinkAnswers(Worker):
             self._take(message)
 
 
-class StreamLink:
-    """Partition 0 of the stream `name`, which is created if it does not exist.
+class LinkedWorker(Worker):
+    """A worker that uses a stream by a StreamLink."""
 
-    answered: called with each answer to `ask`, and with the text that `ask` was given.
-    failed: called with the `error` that answers an `ask` or a push as a whole.
-    settled: called with each pushed message, the size of its data, and its index; or None and the reason why it is not
-    known to be stored.
+    def answered(self, what: str, payload: bytes) -> None:
+        """Takes an answer to `ask`. what: the text that `ask` was given."""
+
+    def failed(self, what: str, payload: bytes) -> None:
+        """Takes the `error` that answers an `ask` or a push as a whole."""
+
+    def settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
+        """Takes the result of a push of `size_bytes` of data. index: None if it is not known to be stored."""
+
+
+class StreamLink:
+    """Partition 0 of the stream `name`, which is created if it does not exist. worker: uses the stream.
 
     Invariant: `_pending` has the pushes that were not settled, and `pending_bytes` is the size of their data."""
 
-    def __init__(
-        self,
-        node: Node,
-        context: Context,
-        name: str,
-        *,
-        service: Address,
-        origin: Origin,
-        answered: Callable[[str, bytes], None],
-        failed: Callable[[str, bytes], None],
-        settled: Callable[[Message, int, int | None, str], None] = lambda message, size_bytes, index, reason: None,
-    ) -> None:
+    def __init__(self, worker: LinkedWorker, node: Node, name: str, *, service: Address, origin: Origin) -> None:
+        self._worker = worker
         self._node = node
-        self._context = context
+        self._context = worker.context
         self.name = name
         self._service = service
         self.origin = origin
-        self._answered, self._failed, self._settled = answered, failed, settled
         self._stream = stream_address(name, 0)
         self._pending: dict[int, tuple[Message, int]] = {}
         self._pushes = self.pending_bytes = 0
-        take = context.guard(self._take)
+        take = self._context.guard(self._take)
         self._inner = node.register([local("FWS_" + secrets.token_hex(8))], lambda: _LinkAnswers(take))
 
     def close(self) -> None:
@@ -89,7 +86,7 @@ class StreamLink:
         return len(self._pending)
 
     def open(self) -> None:
-        """Asks for the creation of the stream. Its answer, an Init, comes to `answered` with the text "open"."""
+        """Asks for the creation of the stream. The answer, an Init, has the text "open"."""
         payload = CREATE.encode_request(CreateStream(self.name))
         self._node.send(Message((self._service,), (self._inner, local("open")), payload, self.origin))
 
@@ -103,7 +100,7 @@ class StreamLink:
         return self.ask("pull", RICH_PULL.encode_request(request))
 
     def push(self, message: Message, data: bytes, origin: Origin = HERE) -> bool:
-        """Stores data for a message; `settled` gets the message. Returns False if there is no such stream any more."""
+        """Stores data for a message. Returns False if there is no such stream any more."""
         payload = PUSH.encode_request(PushRequest(self._pushes, data))
         self._pending[self._pushes] = message, len(data)
         if not self._node.send(Message((self._stream,), (self._inner, PUSHED), payload, origin)):
@@ -123,9 +120,9 @@ class StreamLink:
     def _take(self, message: Message) -> None:
         what = message.onward_route[1]
         if ERROR.is_in(message.payload):
-            self._failed(str(what), message.payload)
+            self._worker.failed(str(what), message.payload)
         elif what != PUSHED:
-            self._answered(str(what), message.payload)
+            self._worker.answered(str(what), message.payload)
         else:
             self._settle(_read_answer(message.payload))
             if self.pending * 2 <= PENDING_MESSAGES_MAX and self.pending_bytes * 2 <= PENDING_BYTES_MAX:
@@ -139,7 +136,7 @@ class StreamLink:
             self.pending_bytes -= size_bytes
             if pushed is not None:
                 index = answer.index + number if answer.failure is None else None
-                self._settled(pushed, size_bytes, index, reason)
+                self._worker.settled(pushed, size_bytes, index, reason)
 
 
 def _read_answer(payload: bytes) -> BatchAnswer:
