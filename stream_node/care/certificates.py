@@ -68,8 +68,7 @@ def create_certificate(
 
 
 def fingerprint_of(file: Path) -> str:
-    """Returns the SHA-256 of the first certificate in a PEM file, as `tls_revoked` needs it. Raises
-    CertificateError."""
+    """Returns the SHA-256 of the first certificate in a PEM file, for `tls_revoked`. Raises CertificateError."""
     return read_certificate(file).fingerprint(hashes.SHA256()).hex()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ockam.quotas.limits import share_of
-from stream_node.care.doctor_access import Finding, Values, examine_access, find_unwritable
+from stream_node.care.doctor_access import Finding, Status, Values, examine_access, find_unwritable
 from stream_node.fleet.worker_directory import check_not_lost, database_folders, worker_of
 from stream_node.node.clock_note import find_problem
 from stream_node.node.config import Config, ConfigError
@@ -53,8 +53,7 @@ CLOCK_SLACK_US = 1_000_000
 
 
 def examine(config: Config) -> list[Finding]:
-    """Runs all checks on this machine and these settings. Measuring syncs takes up to 2 s. Returns the results in the
-    order of the report."""
+    """Runs all checks on this machine and these settings, in the order of the report. Measuring syncs takes 2 s."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
@@ -121,17 +120,17 @@ def of_each(folders: Mapping[str, Path], check: Callable[[Path], Finding]) -> li
 
 def check_directory(directory: Path, there: Path) -> Finding:
     """Checks that the data directory and its files can be written. there: the nearest directory that exists."""
-    values: Values = {"data_dir": str(directory)}
+    status: Status = "wrong"
     if not there.is_dir():
-        return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Finding("data directory", "wrong", f"{there} cannot be written; make it writable for this user", values)
-    unwritable = find_unwritable(directory)
-    if unwritable:
+        text = f"{there} is no directory; choose another one"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        text = f"{there} cannot be written; make it writable for this user"
+    elif unwritable := find_unwritable(directory):
         text = f"the node cannot write {', '.join(unwritable)}; give each to the user of the node (chown)"
-        return Finding("data directory", "wrong", text, values)
-    state = "" if directory.absolute() == there else ", not there yet; the node makes it"
-    return Finding("data directory", "ok", f"{directory}{state}", values)
+    else:
+        status, text = "ok", str(directory)
+        text += "" if directory.absolute() == there else ", not there yet; the node makes it"
+    return Finding("data directory", status, text, {"data_dir": str(directory)})
 
 
 def check_owner(directory: Path) -> Finding:
@@ -140,68 +139,64 @@ def check_owner(directory: Path) -> Finding:
         pid = owner_of(directory)
     except OSError:
         pid = None
+    status: Status = "ok"
     if pid is None:
-        return Finding("node", "ok", "none is running here, and the last one stopped in good order", {"pid": None})
-    if owner_lives(directory):
-        return Finding("node", "ok", f"process {pid} is running here", {"pid": pid})
-    return Finding(
-        "node",
-        "warning",
-        f"process {pid} did not stop in good order; the next start checks the database, or run `stream-node verify`",
-        {"pid": pid},
-    )
+        text = "none is running here, and the last one stopped in good order"
+    elif owner_lives(directory):
+        text = f"process {pid} is running here"
+    else:
+        status, text = "warning", f"process {pid} did not stop in good order"
+        text += "; the next start checks the database, or run `stream-node verify`"
+    return Finding("node", status, text, {"pid": pid})
 
 
 def check_file_system(directory: Path, mounts: str | None) -> Finding:
     """Checks the type of the file system. mounts: the text of /proc/self/mountinfo; None on systems without it."""
     kind = file_system(directory.resolve(), mounts) if mounts is not None else None
-    values: Values = {"type": kind}
+    status: Status = "warning"
     if kind is None:
         text = "this system does not tell its type; use a local one"
-        return Finding("file system", "warning", text, values)
-    if kind in NETWORK_FILE_SYSTEMS:
+    elif kind in NETWORK_FILE_SYSTEMS:
+        status = "wrong"
         text = f"{kind} is a network file system, and locks and syncs on it do not hold; use a local disk"
-        return Finding("file system", "wrong", text, values)
-    if kind in PASSING_FILE_SYSTEMS:
+    elif kind in PASSING_FILE_SYSTEMS:
         text = f"{kind} is {PASSING_FILE_SYSTEMS[kind]}: what is in it goes when that ends; mount a disk there"
-        return Finding("file system", "warning", text, values)
-    if kind.startswith("fuse"):
+    elif kind.startswith("fuse"):
         text = f"{kind}: whether a sync reaches a disk depends on the program behind it; use a local disk"
-        return Finding("file system", "warning", text, values)
-    return Finding("file system", "ok", kind, values)
+    else:
+        status, text = "ok", kind
+    return Finding("file system", status, text, {"type": kind})
 
 
 def check_syncs(times_s: Sequence[float]) -> Finding:
     """Checks the speed of syncs. times_s: the duration of each write of a page and its sync."""
     ordered = sorted(times_s)
     p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
-    values: Values = {
-        "p50_ms": round(p50_ms, 3),
-        "p99_ms": round(p99_ms, 3),
-        "syncs": len(ordered),
-    }
-    text = f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {len(ordered)}"
+    problem = ""
     if p50_ms < SYNC_P50_MS_MIN:
-        return Finding("fsync", "warning", f"{text}: no device is so fast, a power cut would lose data", values)
-    if p99_ms > SYNC_P99_MS_MAX:
-        return Finding("fsync", "warning", f"{text}: every confirm waits for one; use a faster disk", values)
-    return Finding("fsync", "ok", text, values)
+        problem = ": no device is so fast, a power cut would lose data"
+    elif p99_ms > SYNC_P99_MS_MAX:
+        problem = ": every confirm waits for one; use a faster disk"
+    text = f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {len(ordered)}{problem}"
+    values: Values = {"p50_ms": round(p50_ms, 3), "p99_ms": round(p99_ms, 3), "syncs": len(ordered)}
+    return Finding("fsync", "warning" if problem else "ok", text, values)
 
 
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
     """Checks the free space of the disk. files, free_files: the numbers of all and free inodes; 0 files: no limit."""
     # With a database server, the node refuses no push for the disk of its own folder.
     floor = config.free_disk_bytes_min if config.database is None else 0
-    values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
+    status: Status = "wrong"
     text = f"{free_bytes / 2**30:,.1f} GiB"
     if free_bytes < floor:
         text += f", below free_disk_bytes_min = {floor}: every push is refused; free space, or set a retention"
-        return Finding("free disk", "wrong", text, values)
-    if files and free_files < FREE_FILES_MIN:
-        return Finding("free disk", "wrong", f"{text}, but room for {free_files} more files only", values)
-    if free_bytes < FREE_FACTOR * floor:
-        return Finding("free disk", "warning", f"{text}; pushes are refused below {floor} bytes", values)
-    return Finding("free disk", "ok", text, values)
+    elif files and free_files < FREE_FILES_MIN:
+        text += f", but room for {free_files} more files only"
+    elif free_bytes < FREE_FACTOR * floor:
+        status, text = "warning", f"{text}; pushes are refused below {floor} bytes"
+    else:
+        status = "ok"
+    return Finding("free disk", status, text, {"free_bytes": free_bytes, "floor_bytes": floor})
 
 
 def check_database(directory: Path) -> tuple[Finding, int | None]:
@@ -217,27 +212,27 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
     except (StorageError, sqlite3.Error) as error:
         return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
     values: Values = {"size_bytes": size_bytes, "schema_version": version}
+    status: Status = "ok"
     text = f"{size_bytes / 2**20:,.1f} MiB, schema version {version}"
     # The next start upgrades the database. The operator should know that before.
     if version < SCHEMA_VERSION:
+        status = "warning"
         text += f"; the next start brings it to {SCHEMA_VERSION}, and needs as much free disk for a backup first"
-        return Finding("database", "warning", text, values), newest_us or None
-    return Finding("database", "ok", text, values), newest_us or None
+    return Finding("database", status, text, values), newest_us or None
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
     """Checks the wall clock. now_us, newest_us: the present time and that of the newest stored message, since 1970."""
-    values: Values = {"now_us": now_us, "newest_us": newest_us}
+    status: Status = "wrong"
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
     if now_us < EARLIEST_US:
-        return Finding(
-            "clock", "wrong", f"{text} cannot be; set the clock, messages are stored with their time", values
-        )
-    if newest_us is not None and newest_us > now_us + CLOCK_SLACK_US:
+        text += " cannot be; set the clock, messages are stored with their time"
+    elif newest_us is not None and newest_us > now_us + CLOCK_SLACK_US:
         behind_s = (newest_us - now_us) / 1e6
         text += f" is {behind_s:,.0f} s before the newest message; set the clock, until then nothing goes for its age"
-        return Finding("clock", "wrong", text, values)
-    return Finding("clock", "ok", text, values)
+    else:
+        status = "ok"
+    return Finding("clock", status, text, {"now_us": now_us, "newest_us": newest_us})
 
 
 def check_open_files(limit: int, config: Config) -> Finding:
@@ -281,8 +276,7 @@ def nearest_directory(path: Path) -> Path:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Returns the type of the file system of a path; None if it is not found. mounts: /proc/self/mountinfo, see
-    proc(5)."""
+    """Returns the type of the file system of a path, if it is found. mounts: /proc/self/mountinfo, see proc(5)."""
     found: tuple[int, str] | None = None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
@@ -318,14 +312,12 @@ def examine_server(url: str, config: Config) -> Finding:
         check_url(url)
         from stream_storage.postgres.durability import examine
         from stream_storage.postgres.server import PostgresPrimary
-    except ConfigError as error:
-        return Finding(CHECK, "wrong", str(error), {})
-    except ImportError:
-        return Finding(CHECK, "wrong", NO_DRIVER, {})
-    try:
+
         server = PostgresPrimary(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
-    except StorageError as error:
-        return Finding(CHECK, "wrong", str(error), {})
+    except ImportError:
+        return Finding(CHECK, "wrong", NO_DRIVER)
+    except (ConfigError, StorageError) as error:
+        return Finding(CHECK, "wrong", str(error))
     try:
         version, found = examine(server)
     except StorageError as error:
@@ -360,17 +352,17 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
 def check_litestream(directory: Path, version: tuple[int, int, int]) -> Finding:
     """Checks whether a Litestream may copy the database beside the node.
     Litestream writes to the database and makes checkpoints, so SQLite must not have the WAL-reset bug."""
-    folder, text = directory / LITESTREAM_FOLDER, ".".join(map(str, version))
-    values: Values = {"folder": str(folder) if folder.is_dir() else None, "version": text}
-    if not folder.is_dir():
-        return Finding("litestream", "ok", "none copies the database", values)
-    if version < WAL_RESET_FIXED:
-        fixed = ".".join(map(str, WAL_RESET_FIXED))
-        return Finding(
-            "litestream",
-            "wrong",
-            f"{folder} is there, and SQLite {text} has the WAL-reset bug: two programs that checkpoint at once can "
-            f"damage the database; run the node with SQLite {fixed} or newer, or end Litestream and remove that folder",
-            values,
+    folder, sqlite = directory / LITESTREAM_FOLDER, ".".join(map(str, version))
+    is_there = folder.is_dir()
+    status: Status = "ok"
+    if not is_there:
+        text = "none copies the database"
+    elif version >= WAL_RESET_FIXED:
+        text = f"copies the database; SQLite {sqlite} bears a second program"
+    else:
+        status, fixed = "wrong", ".".join(map(str, WAL_RESET_FIXED))
+        text = (
+            f"{folder} is there, and SQLite {sqlite} has the WAL-reset bug: two programs that checkpoint at once can "
+            f"damage the database; run the node with SQLite {fixed} or newer, or end Litestream and remove that folder"
         )
-    return Finding("litestream", "ok", f"copies the database; SQLite {text} bears a second program", values)
+    return Finding("litestream", status, text, {"folder": str(folder) if is_there else None, "version": sqlite})

@@ -24,7 +24,7 @@ from stream_node.hosting.specification import load_workers
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.access import audit_file, is_loopback, lacking
 from stream_node.node.identity.channel_services import KNOWN_FILE, node_identity_file, trust_file
-from stream_node.node.identity.tls_state import examine_tls, find_certificate_sha384, tls_mode
+from stream_node.node.identity.tls_settings import examine_tls, find_certificate_sha384, tls_mode
 from stream_node.node.identity.token_services import token_file
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME

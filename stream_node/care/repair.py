@@ -149,20 +149,17 @@ def _plan(database: Path, log: check.CheckedWal | None) -> RepairPlan:
         numbers = ", ".join(str(each.frame) for each in found.lost[:10])
         what = f"page in frame {numbers}" if len(found.lost) == 1 else f"pages in {len(found.lost)} frames ({numbers})"
         problem = f"the {what} of the log cannot be recovered"
+    salvage, others = tuple(_survey(database, log)), tuple[str, ...]()
     # Only a log without lost frames can be verified as a whole.
+    if not found.lost:
+        with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as connection:
+            others = verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
     return msgspec.structs.replace(
         plan,
         problem=problem,
-        salvage=tuple(_survey(database, log)),
-        others=() if found.lost else _verify_with(database, log),
+        salvage=salvage,
+        others=others,
     )
-
-
-def _verify_with(database: Path, log: check.CheckedWal) -> tuple[str, ...]:
-    """Returns the first problems that the database would have with the repaired log: at most OTHERS_MAX.
-    Raises sqlite3.Error, StorageError."""
-    with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as connection:
-        return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
 def _log_until(log: check.CheckedWal, frame: int) -> Iterator[bytes]:
@@ -171,8 +168,7 @@ def _log_until(log: check.CheckedWal, frame: int) -> Iterator[bytes]:
 
 
 def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
-    """Yields one `Salvage` for each partition that was created or has messages after the damage. Raises RepairFailed
-    if the log is unreadable."""
+    """Yields a `Salvage` for each partition that was created or has messages after the damage. Raises RepairFailed."""
     start = log.found.good if not log.found.lost else log.found.known
     try:
         with check.opened_with_log(database, _log_until(log, start)) as connection:
@@ -205,8 +201,7 @@ def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    """Returns the rows of all streams. Raises RepairFailed if a row is damaged: its indexes could belong to messages
-    that never existed."""
+    """Raises RepairFailed if a row is damaged: its indexes could belong to messages that never existed."""
     sealed = has_seal(connection, "streams")
     if sealed is None:
         return []
@@ -243,8 +238,7 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Checks the messages from `first` to before `end`. Returns the number of undamaged ones, and the first and last
-    index of each run of missing or damaged ones."""
+    """Returns the number of undamaged messages from `first` to before `end`, and the runs of the other indexes."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:

@@ -81,9 +81,8 @@ def restore(
 def restore_file(
     file: Path, target: Path, *, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[FileContents, Present]:
-    """Restores a database file, which Litestream has written and nobody changes, into the data directory `target`.
-    A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
-    and the errors are those of `restore`."""
+    """Restores a database file, which Litestream has written and nobody changes, as `restore` does with a backup.
+    A file has no SHA-256 to compare with, so every message is read and checked."""
     with opened_file(file) as session:
         streams, messages, data_bytes = count_stored(session)
         newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0) or None
@@ -92,8 +91,7 @@ def restore_file(
 
 
 class _DatabaseFile(msgspec.Struct, frozen=True):
-    """The database file that a restore copies. sha256: its hash, if known. messages: the number of its messages; None
-    if they are not checked."""
+    """The database file that a restore copies. sha256: None if unknown. messages: None if they are not checked."""
 
     file: Path
     sha256: str | None
@@ -149,8 +147,7 @@ def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -
 
 def _merge_log(database: Path) -> None:
     """Moves the content of a database's write-ahead log into the database file, syncs the file, and removes the log.
-    If SQLite cannot read the database, its file is not changed. Raises StorageError if another program uses the
-    database, or if the disk fails."""
+    If SQLite cannot read the database, its file is not changed."""
     if database.exists():
         try:
             # SQLite copies only a part of a damaged log, so `prepare_log` first saves the whole log under another name.
@@ -169,8 +166,7 @@ def _merge_log(database: Path) -> None:
 
 @mapped()
 def _copy_log(database: Path) -> None:
-    """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program reads
-    it."""
+    """Copies the whole write-ahead log into the database file. Raises StorageBusy if another program reads it."""
     location = f"file:{quote(str(database.absolute()))}?mode=rw"
     with closing(
         sqlite3.connect(location, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
@@ -219,8 +215,7 @@ def locked_directory(target: Path) -> Iterator[list[str]]:
 
 
 def _inspect(target: Path, over: bool) -> Present:
-    """Checks the target for a dry run, as `_replaceable` does; holds the lock if there is a lock file. Raises
-    BackupError, StorageError."""
+    """Checks the target for a dry run, as `_replaceable` does, and holds the lock if there is a lock file."""
     names = names_in(target)
     lock = DirectoryLock(target) if LOCK_NAME in names else None
     try:

@@ -30,8 +30,7 @@ class TroublesRequest(msgspec.Struct, frozen=True):
 
 # type ToldTrouble struct { kind: str  is_bad: bool  title: str  remedy: str }
 class ToldTrouble(msgspec.Struct, frozen=True):
-    """One thing that is wrong, see `stream_node.care.trouble.Trouble`. is_bad: whether the node loses or refuses
-    work."""
+    """A `stream_node.care.trouble.Trouble`. is_bad: whether the node loses or refuses work."""
 
     kind: str
     is_bad: bool

@@ -14,8 +14,7 @@ from stream_service.extensions import StreamInfo
 def count_unread(
     positions: Iterable[SavedPosition], infos: Iterable[StreamInfo]
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """Returns the number of unread messages by consumer, stream and partition. Partitions not among `infos` are left
-    out."""
+    """Returns the number of unread messages by consumer, stream and partition, for the partitions among `infos`."""
     by_stream: dict[str, dict[int, StreamInfo]] = {}
     for info in infos:
         by_stream.setdefault(info.stream_name, {})[info.partition] = info

@@ -49,8 +49,7 @@ class WriteTrials:
         return self._counters.write_failure if is_push_last else self._failure
 
     async def settle(self) -> str | None:
-        """Returns `failure` when it is up to date: at once after a recent push or trial, else after a trial.
-        It waits for TRIAL_S_MAX seconds at most."""
+        """Returns `failure` at once after a recent push or trial, else after a trial or TRIAL_S_MAX seconds."""
         ended = self._begin()
         if ended is not None and not self._is_late:
             with trio.move_on_after(TRIAL_S_MAX):

@@ -58,8 +58,7 @@ class NodeEnd(msgspec.Struct, frozen=True):
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if the worker
-    itself cannot report that."""
+    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if unreported."""
 
     code: int
     has_listened: bool
@@ -164,8 +163,7 @@ class Supervisor:
             self._end_reload(number)
 
     def _end_reload(self, number: int) -> None:
-        """Notes that a worker has read its files, or has ended: a new process reads them at its start. Safe to
-        repeat."""
+        """Notes that a worker has read its files, or has ended: a new process reads them. Safe to repeat."""
         end = self._reloads.pop(number, None)
         if end is not None:
             end.set()
@@ -201,8 +199,7 @@ class Supervisor:
         self._use.close()
 
     async def _keep(self, number: int) -> int:
-        """Runs one worker, and restarts it when it dies. Returns its exit code after `stop` or when it cannot serve any
-        more."""
+        """Runs one worker, and restarts it when it dies. Returns its exit code after `stop`, or if it cannot serve."""
         pause_s, failures = RESTART_S_MIN, 0
         while True:
             started_s = trio.current_time()
@@ -323,8 +320,7 @@ class Supervisor:
 
 
 def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
-    """Opens a socket of its own for each worker. Returns the sockets, and the addresses at which other workers reach
-    them. Raises CannotListen."""
+    """Opens a socket of its own for each worker. Returns the sockets and their addresses. Raises CannotListen."""
     sockets: list[socket.socket] = []
     addresses = []
     for number in range(config.workers):
@@ -367,19 +363,9 @@ def listen_alone(host: str, port: int) -> socket.socket:
 
 def _listen(host: str, port: int, *, joins: bool) -> socket.socket:
     """joins: whether other sockets of this user that have SO_REUSEPORT may listen at the address, too."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if joins:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if listening.family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=joins)
+    listening.setblocking(False)
     return listening
 
 
@@ -391,8 +377,7 @@ class WorkerWatch:
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]
     ) -> None:
-        """watchdog_s: the time without progress after which the worker is killed; None: never. end_reload: called when
-        it has read its files again."""
+        """watchdog_s: after this time without progress, `kill` is called. end_reload: called when files were read."""
         self._name = name
         self._watchdog_s = watchdog_s
         self._kill = kill
@@ -411,8 +396,7 @@ class WorkerWatch:
         self._worker_side.close()
 
     async def run(self) -> None:
-        """Reads the worker's reports until it is cancelled. Kills a worker that has served and then sends no report for
-        `watchdog_s`."""
+        """Reads reports until it is cancelled. Kills a worker that has served and sends none for `watchdog_s`."""
         reports = trio.socket.from_stdlib_socket(self._reports)
         is_serving = is_reloading = False
         while True:

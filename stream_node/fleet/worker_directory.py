@@ -1,28 +1,33 @@
 """The data directory of a node with several workers: its lock, the number of the workers, and their folders.
 Each worker has a folder with a database that names its owner (`stream_node.node.databases`), and locks it
 itself. An older version noted the number of workers in the data directory. The note is read only while no database
-has the number."""
+has the number.
+
+The backup of a node with workers has a folder for each worker, as the data directory has. The copies are taken one
+after the other, so each has the state of its own moment. Streams of different workers never depend on each other."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import trio
 
-from ockam.files.durable_files import make_folder
+from ockam.files.durable_files import make_folder, write_durably
 from ockam.files.parsing import ParseError, convert, parse_toml
+from stream_node.care.restore import Present, locked_directory, restore
 from stream_node.fleet.worker_place import own_address, worker_name
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.databases import StoredPlace, ensure_stored, read_stored
 from stream_storage.directory_lock import DirectoryLock, owner_lives
 from stream_storage.errors import DatabaseInUse, StorageError, system_error
-from stream_storage.sqlite.backup import BackupError
+from stream_storage.sqlite.backup import BackupError, BackupManifest, Progress, back_up, names_in
 from stream_storage.sqlite.database import FILE_NAME, Database
 
 NOTE_FILE = "workers.toml"
@@ -38,8 +43,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 async def lock_directory(config: Config) -> DirectoryLock:
     """Makes the data directory and takes the lock on it, which the workers share. Raises StorageError.
-    The lock of a killed supervisor lasts until its workers have drained and ended: they still listen and have their
-    databases open, so this function waits."""
+    After the death of another supervisor, waits until its workers have drained and given its lock back."""
     folder = Path(config.data_dir)
     try:
         make_folder(folder, mode=0o700)
@@ -172,8 +176,7 @@ def _noted(folder: Path) -> int:
 
 
 def database_folders(folder: Path) -> dict[str, Path]:
-    """Returns the database folders of a data directory by worker; of a directory without workers, by "". Raises
-    ConfigError."""
+    """Returns the database folders of a data directory by worker, or "" without workers. Raises ConfigError."""
     count = find_workers(folder)
     if count is None:
         return {"": folder}
@@ -220,3 +223,64 @@ def _has_streams(folder: Path) -> bool:
             return bool(session.log.list_streams(limit=1))
     except StorageError:
         return True
+
+
+def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> list[BackupManifest]:
+    """Copies all databases of the data directory `source` into the new or empty folder `target`.
+    `stream_storage.sqlite.backup.back_up` describes the parameters. Raises ConfigError, BackupError, StorageError."""
+    folders = database_folders(source)
+    if names_in(target):
+        raise BackupError(f"{target} is not empty; choose a new folder for each backup")
+    try:
+        manifests = [
+            back_up(folder, target / name, now_us=now_us, check=check, progress=_named(name, progress))
+            for name, folder in folders.items()
+        ]
+        if (source / NOTE_FILE).exists() and "" not in folders:
+            # The databases of an older version do not say how many workers there are.
+            write_durably(target / NOTE_FILE, (source / NOTE_FILE).read_bytes())
+    except BaseException:
+        # A backup that lacks a worker must not stay. `back_up` has removed the copy that has failed.
+        for name in filter(None, folders):
+            shutil.rmtree(target / name, ignore_errors=True)
+        raise
+    return manifests
+
+
+def restore_all(
+    backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
+) -> tuple[list[BackupManifest], list[Present]]:
+    """Restores all databases of a backup into the data directory `target`.
+    `stream_node.care.restore.restore` describes parameters, results and errors; each database has its own results. All
+    copies are checked before the first database is replaced. A restore that is interrupted later can be repeated."""
+    sources = database_folders(backup)
+    # Another number of workers would look for the streams in other databases.
+    known = find_workers(target) or (1 if (target / FILE_NAME).exists() else len(sources))
+    if known != len(sources):
+        raise BackupError(
+            f"{target} has {known} databases and {backup} has {len(sources)}: the number of workers never changes; "
+            "choose another data directory, or the folder of one worker in both"
+        )
+    # No node may start between the restores of two workers. Each restore takes the lock of its own folder itself.
+    with nullcontext() if dry_run or "" in sources else locked_directory(target):
+        # With workers, the first pass only checks and the second one replaces.
+        passes = [True] if dry_run else [False] if "" in sources else [True, False]
+        for is_dry in passes:
+            done = [
+                restore(
+                    source,
+                    target / name,
+                    check=check and is_dry == passes[0],
+                    over=over,
+                    dry_run=is_dry,
+                    progress=_named(name, progress),
+                )
+                for name, source in sources.items()
+            ]
+        if not dry_run and "" not in sources and (backup / NOTE_FILE).exists():
+            write_durably(target / NOTE_FILE, (backup / NOTE_FILE).read_bytes())
+    return [manifest for manifest, _ in done], [present for _, present in done]
+
+
+def _named(name: str, progress: Progress) -> Callable[[str, int, int | None], None]:
+    return progress if not name else lambda step, done, total: progress(f"{name}: {step}", done, total)

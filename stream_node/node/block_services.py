@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,15 +68,14 @@ def read_trust(config: Config) -> BlockTrust:
     except SettingsError as error:
         raise ConfigError(f"block_{error}") from error
     try:
-        _backfill_settings(config).check()
+        BackfillSettings(**_given(config, "backfill_")).check()
     except BackfillSettingsError as error:
         raise ConfigError(f"backfill: {error}") from error
     return BlockTrust(book, tss)
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the block services. readers: include the subscriptions over gRPC. grpc: None if the node has no
-    gRPC."""
+    """The statistics of the block services. readers: with the subscriptions over gRPC. grpc: None without gRPC."""
 
     node: BlockNodeStatistics
     readers: ReadStatistics
@@ -115,7 +114,7 @@ class BlockServices:
             node,
             self._blocks,
             storage,
-            _backfill_settings(config),
+            BackfillSettings(**_given(config, "backfill_")),
             new_id=new_id,
             make_tls=partial(_source_tls, config),
         )
@@ -187,8 +186,9 @@ def _settings(config: Config) -> BlockNodeSettings:
         items_max=config.block_items_max,
         item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
     )
+    backfill_first = config.backfill_first_block_available if config.backfill_block_node_sources else 0
     return BlockNodeSettings(
-        first_block=_first_block(config),
+        first_block=max(config.block_first, backfill_first),
         chain=config.block_chain,
         retention=_retention(config),
         verifier=verifier,
@@ -202,16 +202,8 @@ def _retention(config: Config) -> BlockRetention:
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:
     """Returns the settings whose names begin with the prefix, without it."""
-    return {name.removeprefix(prefix): getattr(config, name) for name in _names(prefix)}
-
-
-@cache
-def _names(prefix: str) -> list[str]:
-    return [name for name in Config.__struct_fields__ if name.startswith(prefix)]
-
-
-def _backfill_settings(config: Config) -> BackfillSettings:
-    return BackfillSettings(**_given(config, "backfill_"))
+    names = (name for name in Config.__struct_fields__ if name.startswith(prefix))
+    return {name.removeprefix(prefix): getattr(config, name) for name in names}
 
 
 def _source_tls(config: Config, address: str) -> TlsLayer:
@@ -220,14 +212,6 @@ def _source_tls(config: Config, address: str) -> TlsLayer:
     context = new_client_context(Tls(ca=config.tls_forward_ca))
     context.set_alpn_protocols(["h2"])
     return TlsLayer(context, server_side=False, server_name=split_host_port(address)[0])
-
-
-def _first_block(config: Config) -> int:
-    """Returns the number of the first block that an empty node accepts: with backfill, at least
-    `backfill_first_block_available`."""
-    if not config.backfill_block_node_sources:
-        return config.block_first
-    return max(config.block_first, config.backfill_first_block_available)
 
 
 def _levels(names: tuple[str, ...]) -> Level:

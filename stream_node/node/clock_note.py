@@ -41,8 +41,7 @@ class Known(NamedTuple):
 
 
 def since_boot_s() -> float:
-    """Returns the time of a clock that never jumps. Where the system has one, it also counts while the machine
-    sleeps."""
+    """Returns the time of a clock that never jumps. If possible, it also counts while the machine sleeps."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 

@@ -461,8 +461,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def without_effect(config: Config) -> dict[str, str]:
-    """Returns the settings that were given but have no effect, each with a text that names the setting to use
-    instead."""
+    """Returns the settings that were given but have no effect, each with a text that says what to use instead."""
     found = {}
     if config.header_timeout_s is not None:
         reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"

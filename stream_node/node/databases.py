@@ -1,5 +1,4 @@
-"""Opens the database of a node: an SQLite file in the data directory, or a PostgreSQL server. A row in the database
-names its worker."""
+"""Opens the database of a node: an SQLite file, in which a row names its worker, or a PostgreSQL server."""
 
 from __future__ import annotations
 

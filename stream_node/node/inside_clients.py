@@ -145,8 +145,7 @@ class InsideClients:
         return held
 
     def _make_room(self) -> None:
-        """Closes the client that has been unused for longest if `clients_max` are open. Raises NoInsideClient if all
-        are used."""
+        """Closes the longest unused client if `clients_max` are open. Raises NoInsideClient if all are used."""
         if len(self._held) < self._clients_max:
             return
         unused = [key for key, held in self._held.items() if not held.users]

@@ -23,8 +23,7 @@ def write_waiting_lines() -> None:
 
 
 class LogWriter:
-    """A text stream for loggers. Its method `write` never blocks and never fails. dropped: the number of dropped lines
-    that are not reported yet."""
+    """A text stream whose `write` never blocks and never fails. dropped: the number of unreported dropped lines."""
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
         self._out = out
@@ -45,8 +44,7 @@ class LogWriter:
         """Does nothing: the thread writes the lines as soon as it can."""
 
     def wait(self) -> None:
-        """Waits until the lines so far are written, at most WRITE_TIMEOUT_S for room in the queue and as long for the
-        writes."""
+        """Waits for the writing of the lines so far: at most WRITE_TIMEOUT_S for room, and as long for the writes."""
         if not self._thread.is_alive():
             return
         written = threading.Event()

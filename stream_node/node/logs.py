@@ -78,8 +78,7 @@ class RepeatedEvents:
         return {**event, "repeated": count + 1} if count else event
 
     def tell(self, logger: Any, *, is_end: bool = False) -> None:
-        """Writes the events that were counted for long enough; all of them at the end. The caller calls this every
-        second."""
+        """Writes the events that were counted for long enough; all of them at the end. It is called every second."""
         now_s, due = self._now_s(), []
         with self._lock:
             for key, event in list(self._events.items()):

@@ -3,6 +3,7 @@ A node that exceeds the limit is killed. The defaults of the settings suit a mac
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -41,17 +42,10 @@ def find_memory_limit() -> int | None:
         # A container sees its own group at the root.
         own = root / path.strip("/")
         for folder in (own, *own.parents):
-            if folder.is_relative_to(root):
-                limits += _read_limit(folder / name)
+            with suppress(OSError):
+                if folder.is_relative_to(root) and (text := (folder / name).read_text().strip()).isdigit():
+                    limits.append(int(text))
     return min(limits, default=None)
-
-
-def _read_limit(file: Path) -> list[int]:
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return []
-    return [int(text)] if text.isdigit() else []
 
 
 def bounded(config: Config, limit_bytes: int | None) -> Config:

@@ -28,8 +28,7 @@ class Notifier:
     when it reports no progress for this long; None: never."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Takes the service manager's variables out of the environment, so that child processes do not report for this
-        one."""
+        """Takes its variables out of the environment, so that no child process reports for this one."""
         name = environment.pop("NOTIFY_SOCKET", "")
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "") or str(os.getpid())

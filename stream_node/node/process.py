@@ -111,8 +111,7 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def wait(self, timeout_s: float | None = 30.0) -> int:
-        """Waits until the node has ended, and returns its exit code. timeout_s: None: however long that takes. Raises
-        subprocess.TimeoutExpired."""
+        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code

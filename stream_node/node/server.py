@@ -25,13 +25,12 @@ from ockam.identity.rules.audit import Audit
 from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
-from stream_node.fleet.cluster_settings import check_cluster, own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder, own_settings
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
-from stream_node.node.config import Config, without_effect
-from stream_node.node.config_sources import check_forwarding
+from stream_node.node.config import Config, ConfigError, without_effect
+from stream_node.node.config_sources import check_cluster, check_forwarding, own_address
 from stream_node.node.databases import open_database, stored_place
 from stream_node.node.day_log import DayLog
 from stream_node.node.identity.access import NodeAccess, check_exposure, make_usages, open_access
@@ -45,7 +44,6 @@ from stream_node.node.node_status import register_status
 from stream_node.node.notify import Notifier
 from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_node.node.services import Services, streams_to_open, wall_clock_us
-from stream_node.node.traces import end_traces, start_traces
 from stream_service.stored import StoredStream
 from stream_storage.thread_runner import ThreadRunner
 
@@ -54,6 +52,9 @@ if TYPE_CHECKING:
     from stream_node.doors.grpc.listener import GrpcListener
     from stream_node.doors.http.listener import HttpListener
     from stream_node.fleet.cluster_services import NodeCluster
+
+SERVICE = "stream-node"
+"""The name of a node in its spans, unless OTEL_SERVICE_NAME gives another one."""
 
 logger = structlog.get_logger(__name__)
 
@@ -116,8 +117,7 @@ class Server:
         await self._listening.wait()
 
     def reload(self) -> None:
-        """Begins to read the certificates and the rules again, and opens the audit log again. Invalid files change
-        nothing."""
+        """Begins to read certificates and rules again, and opens the audit log again. Invalid files change nothing."""
         if self._tls_watch is not None:
             self._tls_watch.reload()
         if self._access is not None:
@@ -266,8 +266,7 @@ class Server:
             nursery.start_soon(self._tls_watch.run)
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:
-        """Starts to accept connections, also for HTTP if it is set, and to follow the sources of mirrors. Raises
-        CannotListen."""
+        """Starts to accept connections at all doors, and to follow the sources of mirrors. Raises CannotListen."""
         listen = parts.config.listen
         try:
             # A worker process listens at sockets that its supervisor has opened.
@@ -379,4 +378,40 @@ def _make_tcp(
         memory_bytes_max=config.peer_memory_bytes_max,
         authenticator=tokens.authenticator,
         outgoing_tokens=tokens.outgoing,
+    )
+
+
+def start_traces(config: Config) -> Tracing | None:
+    """Returns the maker of the node's spans, or None if the setting `traces` is not given. Raises ConfigError."""
+    if config.traces is None:
+        return None
+    # Only a node that traces loads OpenTelemetry, which takes a third of a second.
+    from ockam.tracing.opening import TracingUnavailable, open_tracing
+
+    try:
+        return open_tracing(config.traces, SERVICE, _note_outage)
+    except TracingUnavailable as error:
+        raise ConfigError(f"traces: {error}") from error
+
+
+def _note_outage(is_failing: bool) -> None:
+    """Logs in one line that the collector begins to fail, or is back. The metrics have the numbers of lost spans."""
+    if is_failing:
+        logger.warning("traces_not_exported")
+    else:
+        logger.info("traces_exported_again")
+
+
+async def end_traces(tracing: Tracing | None) -> None:
+    if tracing is None:
+        return
+    with trio.CancelScope(shield=True):
+        try:
+            await trio.to_thread.run_sync(tracing.close)
+        except RuntimeError:
+            # The system has no room for one more thread. No other task is left, so this thread may wait.
+            tracing.close()
+    found = tracing.statistics()
+    logger.info(
+        "traces_ended", exported=found.exported, failed=found.failed, dropped=found.dropped, waiting=found.waiting
     )

@@ -173,7 +173,12 @@ class Services:
         self.index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)
         # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
         self.mirrors = MirrorService(self.directory, self.index.groups, passes_pushes=config.mirror_passes_pushes)
-        self._forwarding = _make_forwarding(node, config, own_workers)
+        self._forwarding: ForwardingServices | None = None
+        if config.forwarding:
+            # A node without the service does not load it.
+            from stream_node.forwarding.services import ForwardingServices
+
+            self._forwarding = ForwardingServices(node, config, own_workers)
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
         if config.block_node:
@@ -227,8 +232,7 @@ class Services:
         return None if self._blocks is None else self._blocks.grpc
 
     def stop(self) -> None:
-        """Ends the sessions of publishers and subscribers of blocks with a status. Members of groups keep their
-        leases."""
+        """Ends the sessions of publishers and subscribers of blocks. Members of groups keep their leases."""
         self.index.members.is_stopping = True
         if self._blocks is not None:
             self._blocks.stop()
@@ -256,19 +260,9 @@ class Services:
             self._blocks.start()
 
     def leave_chain(self) -> list[Message]:
-        """Ends the block node, because another node of the cluster serves the chain. Returns the messages that it has
-        not served."""
+        """Ends the block node: another node serves the chain now. Returns the messages that were not served."""
         blocks, self._blocks = self._blocks, None
         return [] if blocks is None else blocks.hand_over()
-
-
-def _make_forwarding(node: Node, config: Config, own_workers: Collection[str]) -> ForwardingServices | None:
-    # A node without the service does not load it.
-    if not config.forwarding:
-        return None
-    from stream_node.forwarding.services import ForwardingServices
-
-    return ForwardingServices(node, config, own_workers)
 
 
 def _stream_limits(config: Config) -> StreamLimits:

@@ -24,8 +24,13 @@ if TYPE_CHECKING or RUNS:
     from stream_node.care.repair import RepairPlan, Salvage, plan_repair
     from stream_node.care.repair import repair as do_repair
     from stream_node.care.restore import FileContents, Present, restore_file
-    from stream_node.fleet.worker_backups import back_up_all, restore_all
-    from stream_node.fleet.worker_directory import database_folders, has_database, one_database_folder
+    from stream_node.fleet.worker_directory import (
+        back_up_all,
+        database_folders,
+        has_database,
+        one_database_folder,
+        restore_all,
+    )
     from stream_node.node.clock_note import find_problem
     from stream_node.node.config import Config
     from stream_node.node.config_sources import load_config, load_effective

@@ -232,7 +232,7 @@ def report_listening(
     settings: Config, addresses: list[str], http: list[str], as_json: bool, grpc: Sequence[str] = ()
 ) -> None:
     from stream_node.node.identity.access import lacking
-    from stream_node.node.identity.tls_state import find_certificate_sha384, tls_mode, tls_text
+    from stream_node.node.identity.tls_settings import find_certificate_sha384, tls_mode, tls_text
 
     sha384 = find_certificate_sha384(settings) if grpc else None
     sources: dict[str, str] = {}
@@ -267,11 +267,10 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     has_file: whether it names a file of settings. Raises ConfigError, StorageError, CannotListen."""
     import trio
 
-    from stream_node.fleet.cluster_settings import check_cluster
     from stream_node.fleet.supervisor import NodeEnd, Supervisor
     from stream_node.fleet.worker_directory import check_workers, lock_directory, make_databases
     from stream_node.fleet.worker_place import check_own_addresses
-    from stream_node.node.config_sources import check_start
+    from stream_node.node.config_sources import check_cluster, check_start
     from stream_node.node.notify import Notifier
     from stream_node.node.reloading import may_have_files
 

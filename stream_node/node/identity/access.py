@@ -44,8 +44,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def lacking(config: Config) -> str | None:
-    """Returns a sentence about the protection (TLS, rules) that the node lacks; None if it lacks none, or needs
-    none."""
+    """Returns a sentence about the protection (TLS, rules) that the node lacks; None if it needs no more."""
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
     exposed = [address for address in (config.listen, *config.http, *config.grpc_addresses) if not is_loopback(address)]
@@ -56,8 +55,7 @@ def lacking(config: Config) -> str | None:
 
 
 def check_exposure(config: Config) -> None:
-    """Raises ConfigError if other machines can connect to the node and it lacks TLS or rules; `insecure` makes it a
-    warning."""
+    """Raises ConfigError if other machines reach the node and it lacks TLS or rules; warns if it is `insecure`."""
     found = lacking(config)
     if found is None:
         return
@@ -103,8 +101,7 @@ class NodeAccess:
         self._seen = state_of(file)
 
     async def watch(self) -> None:
-        """Reads the rules again when their file has changed, without end. Each second, writes to the audit log how
-        often each refusal was repeated."""
+        """Reads the rules again when their file has changed. Each second, the audit log gets the repeated refusals."""
         ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)

@@ -26,8 +26,7 @@ class Ending(NamedTuple):
 
 def read_endings(config: Config) -> list[Ending]:
     """Returns the ends of the certificates and tokens, the next one first. It takes milliseconds: call it in a thread.
-    Of a file with several certificates, the first end counts. A file that cannot be read has no end: the node reports
-    that elsewhere."""
+    Of several certificates in a file, the first end counts. A file that cannot be read has none."""
     return sorted((*_certificates(config), *_tokens(config)))
 
 

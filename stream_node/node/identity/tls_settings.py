@@ -1,10 +1,14 @@
-"""Makes the TLS of a node from its settings, and keeps it up to date while the node runs. It makes no certificates."""
+"""Makes the TLS of a node from its settings, keeps it up to date while the node runs, and describes it for the line at
+the start and for `stream-node doctor`. It makes no certificates."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import structlog
 import trio
@@ -17,6 +21,18 @@ from stream_node.node.config import Config, ConfigError
 
 CHECK_INTERVAL_S = 1.0
 """The interval between two checks of the files, and of open connections for revoked or expired certificates."""
+
+TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
+"""How peers connect to the node. off: without TLS. server: with TLS, without a certificate. optional: with TLS; a peer
+without a certificate is anonymous. mutual: with TLS and a certificate."""
+ENDING = timedelta(days=14)
+"""`examine_tls` warns if the certificate ends within this time."""
+_TEXTS: dict[TlsMode, str] = {
+    "off": "off: peers connect without encryption",
+    "server": "on; clients prove nothing by certificates",
+    "optional": "on; clients may show a certificate",
+    "mutual": "on; clients must show a certificate",
+}
 
 logger = structlog.get_logger(__name__)
 
@@ -76,8 +92,7 @@ def make_listener(config: Config, tls: ServerTls, alpn: str | None = None) -> Tl
 
 class TlsWatch:
     """Reads the files of TLS again when they have changed or when `reload` is called.
-    Also ends connections whose certificate was revoked or has expired. A file that is not valid is reported in one log
-    line, and the earlier contents remain in use."""
+    Also ends connections whose certificate was revoked or has expired. A file that is not valid changes nothing."""
 
     def __init__(self, tls: ServerTls, end_refused: Callable[[], None], audit: Audit | None = None) -> None:
         self._audit = audit
@@ -108,3 +123,53 @@ class TlsWatch:
     def _note(self, entry: Entry) -> None:
         if self._audit is not None:
             self._audit.note(entry)
+
+
+def tls_mode(config: Config) -> TlsMode:
+    if config.tls_certificate is None:
+        return "off"
+    if config.tls_client_ca is None:
+        return "server"
+    return "mutual" if config.tls_client_required else "optional"
+
+
+def tls_text(config: Config) -> str:
+    return _TEXTS[tls_mode(config)]
+
+
+def find_certificate_sha384(config: Config) -> str | None:
+    """Returns the SHA-384 of the DER of the node's certificate, in hexadecimal: "certificateSha384" in the
+    `block-nodes.json` of a consensus node. None if the node has no certificate, or it cannot be read."""
+    if config.tls_certificate is None:
+        return None
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    from stream_node.care.certificates import CertificateError, read_certificate
+
+    try:
+        # The certificates of intermediate authorities follow the node's own.
+        return read_certificate(Path(config.tls_certificate)).fingerprint(SHA384()).hex()
+    except CertificateError:
+        return None
+
+
+def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str, str | None]:
+    """Checks the TLS of a node. Returns a status, a sentence about it, and the end of the node's certificate.
+    The end is text in ISO 8601; None if the node has no certificate or cannot use it."""
+    from stream_node.care.certificates import CertificateError, read_certificate
+
+    try:
+        check_settings(config)
+        if config.tls_certificate is None:
+            return "ok", tls_text(config), None
+        # The files can be used; the end of the certificate remains to be checked.
+        ends = read_certificate(Path(config.tls_certificate)).not_valid_after_utc
+    except (ConfigError, CertificateError) as error:
+        return "wrong", f"{error}; the node does not start", None
+    left = ends - datetime.now(UTC)
+    text = f"{tls_text(config)}; the node's certificate ends at {ends:%Y-%m-%dT%H:%M:%SZ}"
+    if left <= timedelta():
+        return "wrong", f"{text}, so clients refuse it; renew it", ends.isoformat()
+    if left < ENDING:
+        return "warning", f"{text}, in {left.days} days; renew it", ends.isoformat()
+    return "ok", text, ends.isoformat()

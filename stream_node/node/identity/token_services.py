@@ -120,8 +120,7 @@ class NodeTokens:
                 logger.info("tokens_ended", connections_closed=closed)
 
     def _has_ended(self, before: Tokens, now_s: float, identity: Identity) -> bool:
-        """Whether the connections of an identity must be closed, because its token was revoked, replaced or has
-        expired."""
+        """Whether the token of an identity was revoked, replaced or has expired, so that its connections end."""
         if identity.source != "token":
             return False
         # A token that was replaced has another hash, and the connections of the old one end.

@@ -24,7 +24,7 @@ from ockam.tracing.opening import open_tracing
 from stream_client import connect
 from stream_client.blocking import connect as connect_blocking
 from stream_node.node.process import NodeProcess
-from stream_node.node.traces import end_traces
+from stream_node.node.server import end_traces
 from tests.ockam.tracing.collector import collecting
 from tests.support.served import PATIENCE_S
 

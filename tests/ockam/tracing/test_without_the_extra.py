@@ -78,7 +78,7 @@ def test_a_node_with_traces_says_what_to_install(tmp_path: Path, environment: Ma
 @pytest.mark.parametrize("url", ["collector:4318", "ftp://collector", "http://", "http://collector:port"])
 def test_what_is_no_url_is_refused(tmp_path: Path, environment: Mapping[str, str], url: str) -> None:
     from stream_node.node.config import Config, ConfigError
-    from stream_node.node.traces import start_traces
+    from stream_node.node.server import start_traces
 
     with pytest.raises(ConfigError, match=f"traces: '{url}' is not the URL of a collector"):
         start_traces(Config(traces=url))

@@ -32,7 +32,7 @@ from stream_node.care.doctor_access import check_tls
 from stream_node.cli.node.serve import report_listening
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
-from stream_node.node.identity.tls_state import find_certificate_sha384
+from stream_node.node.identity.tls_settings import find_certificate_sha384
 from stream_node.node.parts import GrpcDoorStatistics
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, SUBSCRIBE, GrpcPublisher
 from tests.block_node.grpc.http2.raw_client import RawClient, framed, pbj_headers, raw_client

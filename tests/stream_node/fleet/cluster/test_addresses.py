@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import blocking
-from stream_node.fleet.cluster_settings import NAME_CHARS_MAX, check_cluster
 from stream_node.fleet.supervisor import listen_alone
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import NAME_CHARS_MAX, check_cluster
 from stream_node.node.databases import check_url
 from stream_node.node.process import NodeNotStarted, NodeProcess
 from tests.support.postgres import PostgresServer
