@@ -27,8 +27,8 @@ class CertificateError(Exception):
 
 
 def create_authority(folder: Path) -> Path:
-    """Makes an authority: `ca.pem` and `ca.key` in the folder. Returns the path of its certificate.
-    Raises CertificateError if one of the files exists."""
+    """Makes an authority: new files `ca.pem` and `ca.key` in the folder. Returns the path of its certificate. Raises
+    CertificateError."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name("stream-node test authority")
     builder = (

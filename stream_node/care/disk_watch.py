@@ -30,8 +30,7 @@ async def watch_disk(
     parts: NodeParts, folder: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Measures the free space of the disk at intervals, refuses pushes near the limit, and makes the ballast.
-    Reports its start after the first measurement, so that no push comes earlier. folder: the folder of the database; in
-    a worker process it can be a link to another disk."""
+    Reports its start after the first measurement, so that no push comes earlier. folder: that of the database."""
     condition, services, ballast = parts.condition, parts.services, Ballast(folder)
     parts.runner.tell_no_room = partial(services.leave_room, 0)
     ballast_from_s = trio.current_time() + BALLAST_AFTER_S

@@ -76,9 +76,8 @@ class Patience:
         self._entries: list[tuple[re.Pattern[str], float]] = []
 
     def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
-        """Notes the state of the consumers.
-        saved: each consumer, its stream, and its last progress, in microseconds since 1970. waiting: for each consumer
-        with a waiting message, the time since which the message waits."""
+        """Notes the state of the consumers. Times are in microseconds since 1970. saved: each consumer, its stream, and
+        the time of its last progress. waiting: by consumer, since when a message waits for it."""
         before, self._habits = self._habits, {}
         for client_id, stream, saved_us in saved:
             key = client_id, stream

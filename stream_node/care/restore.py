@@ -47,8 +47,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """The state of a data directory before a restore. found: whether it has a database. The numbers are None if there
-    is no database, or if it cannot be read."""
+    """A data directory before a restore. found: whether it has a database. The numbers are None if it has none, or if
+    it cannot be read."""
 
     found: bool
     streams: int | None = None

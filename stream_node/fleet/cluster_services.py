@@ -44,8 +44,7 @@ logger = structlog.get_logger(__name__)
 
 class StreamShards:
     """Starts and stops the workers of the streams of a shard: a `stream_node.fleet.cluster.member.ShardServices`.
-    The block node runs at the owner of the shard of its stream. hosted: the operator's workers, each of which runs at
-    the owner of one shard."""
+    The block node, and each of the operator's workers (`hosted`), run at the owner of one shard."""
 
     def __init__(self, services: Services, hosted: HostedWorkers) -> None:
         self._services = services
@@ -53,8 +52,9 @@ class StreamShards:
         self._hosted = hosted
         self._chain = shard_of(chain_address(services.config))
 
-    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
+    async def open_shards(self, shards: Sequence[int], serve: Callable[[], None]) -> None:
         wanted = frozenset(shards)
+        ended, failures = trio.Event(), list[StorageError]()
 
         def is_wanted(record: StreamRecord) -> bool:
             return shard_of(stream_address(record.name, record.partition)) in wanted
@@ -65,16 +65,22 @@ class StreamShards:
                 try:
                     self._open(operation.result, with_chain=self._chain in wanted)
                     self._hosted.serve(wanted)
+                    serve()
                 except Exception as raised:
-                    # A mistake of this program. The member would wait for `on_done` for ever.
+                    # A mistake of this program. The member would wait for ever.
                     logger.exception("shards_not_opened", shards=len(wanted))
                     error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
-            on_done(error)
+            if error is not None:
+                failures.append(error)
+            ended.set()
 
         def work(session: Session) -> list[StoredStream]:
             return list(list_stored(session, list_mirrors(session), is_wanted))
 
         self._directory.storage.submit_read(Do(work, listed))
+        await ended.wait()
+        if failures:
+            raise failures[0]
 
     def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
         for stream in streams:

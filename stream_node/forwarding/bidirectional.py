@@ -7,8 +7,7 @@ party with a client of its own understand each other:
     [STB_PP_…, to] ─▶ PublisherProxy ─push─▶ stream ─pull─▶ StreamSubscription ─▶ [to] from [STB_PP_…, client]
 
 Each message is sent by the rights of the client that has asked for the subscription, and only to a forwarding address,
-to an operator's own worker, or to a connection of that client. An answer goes only into a stream that the client may
-write."""
+to an operator's own worker, or to a connection of that client. An answer goes only where the client may write."""
 
 from __future__ import annotations
 

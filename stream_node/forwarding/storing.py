@@ -5,8 +5,7 @@
 
 Every message is stored first, also while the client is connected, so that the order is kept. A message that the client
 has is deleted, so the stream begins with the next message to deliver. After a kill, the messages whose deletion was not
-committed come again. The name of the stream has everything that a restart of the node needs: the address, and the
-identity that may take its messages."""
+committed come again. The name of the stream has what a restart of the node needs: the address, and its owner."""
 
 from __future__ import annotations
 

@@ -207,8 +207,7 @@ def _given(config: Config, prefix: str) -> dict[str, Any]:
 
 
 def _source_tls(config: Config, address: str) -> TlsLayer:
-    """Returns the TLS of a new connection to a source of backfill over gRPC. The authorities are those of
-    `tls_forward_ca`, else those of the machine. Raises TlsFilesError."""
+    """Returns the TLS of a connection to a source of backfill. The authorities: `tls_forward_ca`, or the machine's."""
     context = new_client_context(Tls(ca=config.tls_forward_ca))
     context.set_alpn_protocols(["h2"])
     return TlsLayer(context, server_side=False, server_name=split_host_port(address)[0])
@@ -225,8 +224,7 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """Returns the result of the function that `block_tss_verifier` names, a verifier of threshold signatures (TSS).
-    Returns None without this setting. Raises ConfigError."""
+    """Returns what the function of the setting `block_tss_verifier` makes; None without it. Raises ConfigError."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

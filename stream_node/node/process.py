@@ -25,8 +25,7 @@ class NodeNotStarted(Exception):
 class NodeProcess:
     """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end.
     Between two starts, nobody else gets the port of the node. environment: additional variables. log_file: for the
-    child's stderr; None: next to the data directory. address, http, grpc: where the node listens, after its first
-    start."""
+    child's stderr; None: next to the data directory. address, http, grpc: where the node has listened."""
 
     def __init__(
         self,
@@ -84,7 +83,8 @@ class NodeProcess:
         if not line:
             code = self._process.wait()
             self._forget()
-            raise NodeNotStarted(f"the node ended with {code}: {self._log_end()}")
+            lines = self.log_file.read_text(errors="replace").splitlines()
+            raise NodeNotStarted(f"the node ended with {code}: {lines[-1] if lines else 'it wrote nothing'}")
         told = json.loads(line)
         self.address = told["addresses"][0]
         self.http = told.get("http", [])
@@ -129,10 +129,6 @@ class NodeProcess:
         held = hold_port(self.address)
         if held is not None:
             self._release_port = weakref.finalize(self, held.close)
-
-    def _log_end(self) -> str:
-        lines = self.log_file.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it wrote nothing"
 
 
 def hold_port(address: str) -> socket.socket | None:

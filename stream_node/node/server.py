@@ -29,7 +29,7 @@ from stream_node.fleet.worker_place import WorkerPlace, database_folder, own_set
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
-from stream_node.node.config import Config, ConfigError, without_effect
+from stream_node.node.config import APPLICATION, Config, ConfigError, without_effect
 from stream_node.node.config_sources import check_cluster, check_forwarding, own_address
 from stream_node.node.databases import open_database, stored_place
 from stream_node.node.day_log import DayLog
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from stream_node.doors.grpc.listener import GrpcListener
     from stream_node.doors.http.listener import HttpListener
     from stream_node.fleet.cluster_services import NodeCluster
-
-SERVICE = "stream-node"
-"""The name of a node in its spans, unless OTEL_SERVICE_NAME gives another one."""
 
 logger = structlog.get_logger(__name__)
 
@@ -389,7 +386,8 @@ def start_traces(config: Config) -> Tracing | None:
     from ockam.tracing.opening import TracingUnavailable, open_tracing
 
     try:
-        return open_tracing(config.traces, SERVICE, _note_outage)
+        # This is the name of a node in its spans, unless OTEL_SERVICE_NAME gives another one.
+        return open_tracing(config.traces, APPLICATION, _note_outage)
     except TracingUnavailable as error:
         raise ConfigError(f"traces: {error}") from error
 

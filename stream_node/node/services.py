@@ -77,9 +77,8 @@ def streams_to_open(database: Engine, is_member: bool) -> list[StoredStream]:
 
 
 def check_no_mirrors(database: Engine) -> None:
-    """Raises ConfigError if a stream follows a source on another node, or fences its former one. Raises StorageError.
-    A member of a cluster does neither. Such a stream would take no pushes and get no messages, and a former source that
-    returns would take pushes beside it."""
+    """Raises ConfigError if a stream follows a source on another node, or fences its former one. At a member of a
+    cluster, it would take no pushes and get no messages, and a former source would take pushes beside it."""
     with closing(database.read_session()) as session:
         rows = list_mirrors(session)
         stored = list_stored(session, rows, lambda record: record.stream_id in rows) if rows else ()

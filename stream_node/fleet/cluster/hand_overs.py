@@ -25,9 +25,8 @@ REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Shards that went from one owner to another one at the same time.
-    time_us: when this member has seen it, in microseconds since 1970. shards: ascending. before, after: the names of
-    the members; UNOWNED for none."""
+    """Shards that went from one owner to another one at the same time. time_us: when this member has seen it, in
+    microseconds since 1970. shards: ascending. before, after: the names of the members; UNOWNED for none."""
 
     time_us: int
     shards: tuple[int, ...]

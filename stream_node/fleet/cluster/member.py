@@ -1,7 +1,5 @@
 """ClusterMember: one node as a member of its cluster. It takes shards, gives them away, and leaves. Each second it
-writes to the tables that it lives: a beat.
-`PlanMachine` decides, and `Router` sends the messages. This module reads and writes the tables, and starts and stops
-the services of a shard."""
+writes to the tables that it lives: a beat. `PlanMachine` decides, and `Router` sends the messages."""
 
 from __future__ import annotations
 
@@ -80,32 +78,14 @@ def _peer(each: StoredMember, view: ClusterView, lives: bool, silent_s: float) -
 
 
 class ShardServices(Protocol):
-    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
-        """Starts the workers of these shards' streams. Then calls `on_done` at once, before any message comes."""
+    async def open_shards(self, shards: Sequence[int], serve: Callable[[], None]) -> None:
+        """Starts the workers of the streams of shards whose routes are clear. Raises StorageError.
+        serve: called at once after that, before any message comes."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         """Stops the workers of shards. Returns by shard their messages that are not served, in each worker's order."""
         ...
-
-
-async def serve_shards(router: Router, services: ShardServices, shards: Sequence[int]) -> None:
-    """Starts the services of shards whose routes are clear, and serves them. Raises StorageError."""
-    done = trio.Event()
-    failure: list[StorageError] = []
-
-    def opened(error: StorageError | None) -> None:
-        # The shards are served before any other task runs, so no message finds workers without an owner.
-        if error is None:
-            router.serve(shards)
-        else:
-            failure.append(error)
-        done.set()
-
-    services.open_shards(shards, opened)
-    await done.wait()
-    if failure:
-        raise failure[0]
 
 
 class ClusterMember:
@@ -307,7 +287,7 @@ class ClusterMember:
         if not shards:
             return
         try:
-            await serve_shards(self.router, self._services, shards)
+            await self._services.open_shards(shards, partial(self.router.serve, shards))
         except StorageError as error:
             if _is_final(error):
                 raise
@@ -384,7 +364,7 @@ class FixedMember:
         own = self._view.owned_by(self.router.name)
         self.router.update(self._view)
         # Nobody else ever has these shards, so no earlier route has to be cleared.
-        await serve_shards(self.router, self._services, own)
+        await self._services.open_shards(own, partial(self.router.serve, own))
         logger.info("worker_serves", worker=self.router.name, shards=len(own))
         task_status.started()
         while True:

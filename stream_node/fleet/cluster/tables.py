@@ -1,6 +1,5 @@
-"""The tables of a cluster, and the storage operations on them.
-Every member reads both tables at each of its beats. Beats, moves and leaving name the values that they expect, and
-change nothing if the tables have others."""
+"""The tables of a cluster, and the operations on them. Every member reads both tables at each of its beats.
+Beats, moves and leaving name the values that they expect, and change nothing if the tables have others."""
 
 from __future__ import annotations
 

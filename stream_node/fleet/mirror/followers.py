@@ -1,6 +1,5 @@
-"""Followers: stores the addresses of the mirrors of this node's streams, and asks them after a start.
-A primary asks before it takes pushes. Otherwise an old primary that comes back would confirm pushes until the new
-primary reaches it."""
+"""Followers: stores the addresses of the mirrors of this node's streams. After a start, a primary asks its mirrors
+before it takes pushes. Otherwise an old primary would confirm pushes until the new primary reaches it."""
 
 from __future__ import annotations
 
@@ -179,9 +178,8 @@ class Followers:
                 self._role_changed(identity, fences)
 
     async def _find_role(self, stream: LocalStream, mirror: AskingMirror) -> SourceRole:
-        """Returns PRIMARY if a mirror is a stream of its own now, SUCCESSOR if it was promoted in the place of this
-        stream, else MIRROR. Such a successor has the history of this stream with later entries, and fences its source
-        or follows another node."""
+        """Returns PRIMARY if a mirror is a stream of its own now, SUCCESSOR if it has taken the place of this stream,
+        else MIRROR. A successor has the history of this stream with later entries, and does not follow this node."""
         name, partition = stream.identity
         address = stream_address(mirror.stream_name, partition)
         ours = (await stream.get_history())[-1].entry_id

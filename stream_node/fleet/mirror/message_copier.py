@@ -224,8 +224,7 @@ class MessageCopier:
     async def _take_created(self, remote: RemoteNode) -> None:
         """Gives a mirror without messages the creation time of its source, by which readers tell incarnations apart.
         A reader that goes on at the mirror after a promotion then reads the same stream. A mirror with messages keeps
-        its own time, which readers may know; it differs from the source's if an earlier version of this program made
-        the mirror."""
+        its own time, which readers may know: an earlier version has made it."""
         name, partition = self._stream.identity
         if self._stream.bounds.next_index:
             return
@@ -317,8 +316,7 @@ async def set_aside(stream: LocalStream, row: MirrorRow, index: int, source_hist
 
 async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
     """Cuts all messages from `index` on, in steps, and lowers the positions of consumers. Raises StorageError,
-    MirrorError.
-    aside_messages: the number of messages that were moved to another stream; stored with the last step."""
+    MirrorError. aside_messages: the number that was moved to another stream; stored with the last step."""
     now_us = stream.directory.now_us()
 
     def step(session: Session, change: AnyChange) -> bool:

@@ -89,10 +89,9 @@ class Begun(msgspec.Struct):
 
 
 class Promotions:
-    """The promotions of the streams of one node.
-    A planned promotion lasts until the missing messages are copied. So an operator begins it by a request with an
-    id, and asks again with the same id until it has ended. Its result is reported to this id alone: a later request has
-    another id, and begins another promotion.
+    """The promotions of the streams of one node. A planned promotion lasts until the missing messages are copied. So an
+    operator begins it by a request with an id, and asks again with the same id until it has ended. Its result is
+    reported to this id alone: a later request has another id, and begins another promotion.
     own_address, in all methods: the `host:port` at which the source reaches this node."""
 
     def __init__(self, tasks: MirrorTasks, groups: LeaseGroups) -> None:
@@ -327,9 +326,8 @@ class Promotions:
     async def _finish(
         self, name: str, mirrors: Sequence[Mirror], begun: Begun | None = None, *, fences: bool = True
     ) -> list[MirrorState]:
-        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors.
-        Raises MirrorError, StorageError. begun: the planned promotion, in which the partitions must still be under
-        promotion; None: there is none. fences: whether the former source becomes a mirror."""
+        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors. begun: a planned
+        promotion, under which the partitions must still be. fences: whether the former source becomes a mirror."""
         directory = self._tasks.directory
         # No consumer may save with a lease of the source: this node may lease the same partition to another consumer.
         work = partial(raise_fences, stream_name=name, now_us=directory.now_us())
@@ -387,8 +385,7 @@ async def _ask_role(remote: RemoteNode, each: Mirror, own_address: str) -> RoleR
 
 
 async def _is_followed_by(mirror: Mirror, source: RoleResponse, own_address: str) -> bool:
-    """Whether the source is a mirror of this partition. Raises StorageError.
-    The source may follow the address that this node had when it began the promotion."""
+    """Whether the source follows this partition, also at the address that this node had when the promotion began."""
     if source.role is not Role.MIRROR or source.stream_name != mirror.stream.identity[0]:
         return False
     known = await mirror.stream.read(partial(list_addresses, stream_id=mirror.row.stream_id))

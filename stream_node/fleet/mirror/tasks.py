@@ -299,8 +299,7 @@ BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 class Passing(Worker):
     """Passes the pushes that a mirror gets on to its source, under the name of this node, and the answers back.
     The source answers by the return route of the push, in which this worker stands before the route of the publisher.
-    So nothing is remembered about a push: one that the source does not answer is not answered here, and its publisher
-    sends it again, as after every loss."""
+    So nothing is remembered about a push. If the source does not answer it, its publisher sends it again."""
 
     def __init__(self, node: Node, find_source: Callable[[Identity], MirrorRow | None]) -> None:
         self._node = node

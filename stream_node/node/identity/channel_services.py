@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from stream_node.node.config import Config, ConfigError, mistakes_in
+from stream_node.node.config import APPLICATION, Config, ConfigError, mistakes_in
 
 if TYPE_CHECKING:
     import trio
@@ -22,7 +22,6 @@ IDENTITY_FILE = "identity.json"
 TRUST_FILE = "trusted_identities"
 KNOWN_FILE = "known_identities"
 """The name of the file with the identities that have replaced a key, in the data directory."""
-APPLICATION = "stream-node"
 
 
 def node_identity_file(data_dir: str) -> Path:

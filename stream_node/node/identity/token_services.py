@@ -89,17 +89,13 @@ class NodeTokens:
         self._trouble = ""
         self._audit: Audit | None = None
         self.authenticator = authenticator.Authenticator(
-            self._judge, self._note_refusal, refusal_delay_s=min(config.error_delay_s, REFUSAL_DELAY_S_MAX)
+            lambda text: self._tokens.judge(text, time.time()),
+            self._note_refusal,
+            refusal_delay_s=min(config.error_delay_s, REFUSAL_DELAY_S_MAX),
         )
         self.outgoing = make_outgoing_tokens(config)
 
-    def start(
-        self,
-        node: Node,
-        close_identities: Closer,
-        nursery: trio.Nursery,
-        audit: Audit | None,
-    ) -> None:
+    def start(self, node: Node, close_identities: Closer, nursery: trio.Nursery, audit: Audit | None) -> None:
         """Reads the file, and watches it until the nursery is cancelled. audit: None without rules."""
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
@@ -150,9 +146,6 @@ class NodeTokens:
         if not is_first or tokens:
             logger.info("tokens_loaded", tokens=len(tokens), new=len(new), gone=len(gone))
             self._note("tokens_loaded", reason=f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone")
-
-    def _judge(self, text: str) -> TokenVerdict:
-        return self._tokens.judge(text, time.time())
 
     def _note_refusal(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         if self._audit is not None:

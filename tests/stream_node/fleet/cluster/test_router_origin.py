@@ -16,9 +16,8 @@ from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.identity import Identity
-from stream_node.fleet.cluster.envelopes import Envelopes
 from stream_node.fleet.cluster.protocol import MEMBER, PROVE, ProveRequest
-from stream_node.fleet.cluster.router import Router, prove
+from stream_node.fleet.cluster.router import Envelopes, Router, prove
 from stream_node.fleet.cluster.view import StoredMember, shard_of
 from stream_service.names import stream_address
 
