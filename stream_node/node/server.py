@@ -156,7 +156,11 @@ class Server:
         Raises StorageError, CannotListen, ConfigError."""
         config = self.config
         # 1. Everything that can be refused without a database comes first.
-        _check_settings(config)
+        check_exposure(config)
+        check_cluster(config)
+        check_forwarding(config)
+        for setting, reason in without_effect(config).items():
+            logger.warning("setting_without_effect", setting=setting, reason=reason)
         own_workers = load_workers(config, self._workers)
         self._tracing = start_traces(config)
         # 2. Open the database: it locks its folder, so a second node of this folder ends here.
@@ -350,15 +354,6 @@ async def _open_door(door: HttpListener | GrpcListener, name: str, addresses: tu
         return await door.listen()
     except OSError as error:
         raise CannotListen(f"cannot listen for {name} at {' and '.join(addresses)}: {error}") from error
-
-
-def _check_settings(config: Config) -> None:
-    """Raises ConfigError if the settings do not fit together. Logs those that have no effect."""
-    check_exposure(config)
-    check_cluster(config)
-    check_forwarding(config)
-    for setting, reason in without_effect(config).items():
-        logger.warning("setting_without_effect", setting=setting, reason=reason)
 
 
 def _make_tcp(

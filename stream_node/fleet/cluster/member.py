@@ -109,7 +109,6 @@ class ClusterMember:
         self._machine = PlanMachine(router.name, trio.current_time())
         self._wake = trio.Event()
         self._on_read: list[Callable[[], None]] = []
-        self._busy = False
         self._leaves = False
         self._left = trio.Event()
         self._taken = self._given = self._fenced = self._beats_failed = 0

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import structlog
 import trio
 
 from ockam.actors.address import Address
 from ockam.actors.message import Message
-from ockam.actors.worker import HandlingFailed, Worker
+from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
@@ -43,14 +42,11 @@ class ClusterWorker(Worker):
             return Demand(Right.OPERATE, "cluster")
         return NOTHING
 
-    def receive(self, run: Sequence[Message]) -> None:
-        for position, message in enumerate(run):
-            try:
-                self._serve(message)
-            except ProtocolError as error:
-                self._refuse(message, error)
-            except Exception as error:
-                raise HandlingFailed(position) from error
+    def handle(self, message: Message) -> None:
+        try:
+            self._serve(message)
+        except ProtocolError as error:
+            self._refuse(message, error)
 
     def _serve(self, message: Message) -> None:
         if MARK.is_in(message.payload):
