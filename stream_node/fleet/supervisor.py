@@ -58,7 +58,7 @@ class NodeEnd(msgspec.Struct, frozen=True):
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if unreported."""
+    """The end of one run of a worker. code: 0 if not started. reason: why it did not listen, if it cannot log that."""
 
     code: int
     has_listened: bool
@@ -68,14 +68,11 @@ class WorkerEnd(msgspec.Struct, frozen=True):
 def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
     """Returns the end of a node with a worker that cannot serve.
     failures: how many times in a row it ended before it listened; 0: it has never listened."""
-    reason = None
+    reason = end.reason
     if failures:
-        reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
-        if end.reason is not None:
-            reason += f"; the last time, {end.reason}"
-    elif end.reason is not None:
-        reason = end.reason
-    elif end.code < 0:
+        last = "" if reason is None else f"; the last time, {reason}"
+        reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops{last}"
+    elif reason is None and end.code < 0:
         reason = f"the worker {name} was ended by signal {-end.code} before it listened"
     return NodeEnd(max(end.code, 1), reason)
 
@@ -326,7 +323,7 @@ def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
     for number in range(config.workers):
         place = own_address(config, number)
         try:
-            sockets.append(listen_alone(*resolved(place.host, place.port)[0]))
+            sockets.append(listen_at(*resolved(place.host, place.port)[0]))
         except OSError as error:
             raise CannotListen(f"the worker {worker_name(number)} cannot listen at {place}: {error}") from error
         addresses.append(place.told or socket_name(sockets[-1].getsockname()))
@@ -348,21 +345,17 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     Raises OSError.
     """
     with ExitStack() as stack:
-        first = stack.enter_context(listen_alone(host, port))
+        first = stack.enter_context(listen_at(host, port))
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port = first.getsockname()[1]
-        further = [stack.enter_context(_listen(host, port, joins=True)) for _ in range(count - 1)]
+        further = [stack.enter_context(listen_at(host, port, joins=True)) for _ in range(count - 1)]
         stack.pop_all()
     return [first, *further]
 
 
-def listen_alone(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens where no other socket does. Port 0 picks a free port. Raises OSError."""
-    return _listen(host, port, joins=False)
-
-
-def _listen(host: str, port: int, *, joins: bool) -> socket.socket:
-    """joins: whether other sockets of this user that have SO_REUSEPORT may listen at the address, too."""
+def listen_at(host: str, port: int, *, joins: bool = False) -> socket.socket:
+    """Returns a socket that listens at an address. Port 0 picks a free port. Raises OSError.
+    joins: whether other sockets of this user that have SO_REUSEPORT may listen there, too; otherwise none may."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=joins)
     listening.setblocking(False)
@@ -377,7 +370,7 @@ class WorkerWatch:
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]
     ) -> None:
-        """watchdog_s: after this time without progress, `kill` is called. end_reload: called when files were read."""
+        """watchdog_s: after this time without progress, `kill` is called; None: never. end_reload: after a reload."""
         self._name = name
         self._watchdog_s = watchdog_s
         self._kill = kill

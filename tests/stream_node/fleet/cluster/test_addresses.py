@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import blocking
-from stream_node.fleet.supervisor import listen_alone
+from stream_node.fleet.supervisor import listen_at
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import NAME_CHARS_MAX, check_cluster
 from stream_node.node.databases import check_url
@@ -31,9 +31,9 @@ def free_ports(count: int) -> int:
     while True:
         with ExitStack() as stack:
             try:
-                first = stack.enter_context(listen_alone(HOST, 0)).getsockname()[1]
+                first = stack.enter_context(listen_at(HOST, 0)).getsockname()[1]
                 for port in range(first + 1, first + count):
-                    stack.enter_context(listen_alone(HOST, port))
+                    stack.enter_context(listen_at(HOST, port))
             except (OSError, OverflowError):
                 continue
             return int(first)
