@@ -52,8 +52,7 @@ class RepairFailed(StorageError):
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition after the damage in the log: the indexes from `first` to before `end`.
-    saved: the number of undamaged messages among them. lost: the first and last index of each run of lost messages."""
+    """The messages of one partition after the damage in the log: the indexes from `first` to before `end`."""
 
     name: str
     partition: int
@@ -61,27 +60,22 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     first: int
     end: int
-    saved: int
-    lost: tuple[tuple[int, int], ...]
+    saved: int  # the number of undamaged messages among them
+    lost: tuple[tuple[int, int], ...]  # the first and last index of each run of lost messages
 
 
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The damage of a log, and the messages that a repair recovers or loses.
+    """The damage of a log, and the messages that a repair recovers or loses."""
 
-    verdict: a `stream_storage.sqlite.wal.scan_machine.WalState`. frames, commits: the numbers of frames of the log, and
-    of commits after the damage. bad: the first damaged frame. how: for each damaged frame, its number and how its bytes
-    were found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions created or with messages after
-    the damage. problem: why the log cannot be recovered completely. others: further problems that `verify` finds.
-    """
-
-    verdict: str
-    frames: int
-    bad: int
-    commits: int
+    verdict: str  # a `stream_storage.sqlite.wal.scan_machine.WalState`
+    frames: int  # the number of frames of the log
+    bad: int  # the first damaged frame
+    commits: int  # the number of commits after the damage
+    # For each damaged frame, its number and how its bytes were found (`stream_storage.sqlite.wal.scan_machine.How`).
     how: tuple[tuple[int, str], ...] = ()
-    salvage: tuple[Salvage, ...] = ()
-    problem: str | None = None
-    others: tuple[str, ...] = ()
+    salvage: tuple[Salvage, ...] = ()  # the partitions created or with messages after the damage
+    problem: str | None = None  # why the log cannot be recovered completely
+    others: tuple[str, ...] = ()  # further problems that `verify` finds
 
     @property
     def needed(self) -> bool:

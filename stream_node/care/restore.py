@@ -47,23 +47,21 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """A data directory before a restore. found: whether it has a database. The numbers are None if it has none, or if
-    it cannot be read."""
+    """The state of a data directory before a restore. The numbers are None if its database cannot be read."""
 
-    found: bool
+    found: bool  # whether it has a database
     streams: int | None = None
     messages: int | None = None
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """The contents of a database file, or of a backup. data_bytes: the size of all messages. newest_us: the time of the
-    newest message; created_us: that of the backup. Both are in microseconds since 1970; None if unknown."""
+    """The contents of a database file, or of a backup. Times are in microseconds since 1970; None if unknown."""
 
     streams: int
     messages: int
-    data_bytes: int
-    newest_us: int | None = None
-    created_us: int | None = None
+    data_bytes: int  # the size of all messages
+    newest_us: int | None = None  # the time of the newest message
+    created_us: int | None = None  # the time of the backup
 
 
 def restore(

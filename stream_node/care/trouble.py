@@ -56,25 +56,20 @@ Texts: TypeAlias = tuple[str, str, str, str]
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """One thing that is wrong.
-
-    target: the address of the page to look at; empty without one. subject: the name and the stream of a consumer; the
-    stream of a silent publisher or a mirror; the name of a source or a member; else empty. Troubles of one kind have
-    different subjects. lasts_s: for how long the trouble has lasted; 0 if nobody knows. write: makes the texts from
-    `about`, and is called for listed troubles only. is_early: whether a trouble of another kind than WARNINGS is only a
-    warning yet.
-    """
+    """One thing that is wrong."""
 
     kind: TroubleKind
     title: str = ""
     remedy: str = ""
-    target: str = ""
+    target: str = ""  # the address of the page to look at; empty without one
     target_text: str = ""
+    # The name and the stream of a consumer; the stream of a silent publisher or a mirror; the name of a source or a
+    # member; else empty. Troubles of one kind have different subjects.
     subject: tuple[str, ...] = ()
-    lasts_s: float = 0.0
+    lasts_s: float = 0.0  # for how long the trouble has lasted; 0 if nobody knows
     about: Any = None
-    write: Callable[[Any, float], Texts] | None = None
-    is_early: bool = False
+    write: Callable[[Any, float], Texts] | None = None  # makes the texts from `about`; called for listed troubles only
+    is_early: bool = False  # whether a trouble of another kind than WARNINGS is only a warning yet
 
     @property
     def level(self) -> Literal["bad", "warning"]:

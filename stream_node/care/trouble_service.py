@@ -40,14 +40,14 @@ class ToldTrouble(msgspec.Struct, frozen=True):
 
 # type Troubles struct { request_id: uint  worker: str  unknown: str  total: uint  troubles: list<ToldTrouble> }
 class Troubles(msgspec.Struct, frozen=True):
-    """The troubles, the worst first: of each kind at most `stream_node.care.trouble.LISTED_MAX`. unknown: why the
-    troubles are not known; empty if they are. total: the number of all troubles. worker: the worker, or the member of a
-    cluster, whose troubles these are; empty for all workers of a node together: then the titles name workers."""
+    """The troubles, the worst first: of each kind at most `stream_node.care.trouble.LISTED_MAX`."""
 
     request_id: bare.UInt
+    # The worker, or the member of a cluster, whose troubles these are; empty for all workers of a node together: then
+    # the titles name workers.
     worker: str
-    unknown: str
-    total: bare.UInt
+    unknown: str  # why the troubles are not known; empty if they are
+    total: bare.UInt  # the number of all troubles
     troubles: list[ToldTrouble]
 
 

@@ -79,10 +79,9 @@ def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
 
 class Supervisor:
     def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
-        """Opens the sockets of the workers. Raises CannotListen.
-        lock: the lock on the data directory. The workers hold it too, so it lasts as long as any of them lives.
-        arguments: the command line of a worker. notifier: reports to the service manager. If there is one, the workers
-        report to this process, and a worker without progress for the time of the manager's watchdog is killed."""
+        """Opens the sockets of the workers. Raises CannotListen. lock: the lock on the data directory; the workers hold
+        it too. arguments: the command line of a worker. notifier: reports to the service manager. If there is one, the
+        workers report to this process, and one without progress for the time of the manager's watchdog is killed."""
         # Workers are watched only where a service manager watches this process.
         self._notifier = notifier
         self._watches = [

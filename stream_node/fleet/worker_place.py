@@ -21,22 +21,16 @@ PORT_MAX = 65_535
 
 
 class WorkerPlace(msgspec.Struct, frozen=True):
-    """The place of one worker process.
-
-    addresses: by worker, the `host:port` that it has for the others. public: the descriptors of its sockets at the
-    node's address; private: of its own address; supervisor: of a pipe that ends with the supervisor; report: of the
-    pipe for `report_listening`; use: of the file in which the workers count together what identities use
-    (`ockam.quotas.shared_use`). secret: the secret by which the workers know each other.
-    """
+    """The place of one worker process. Descriptors are those of files that the process has inherited."""
 
     number: int
-    addresses: list[str]
-    public: list[int]
-    private: int
-    supervisor: int
-    report: int
-    use: int
-    secret: str
+    addresses: list[str]  # by worker, the `host:port` that it has for the others
+    public: list[int]  # the descriptors of its sockets at the node's address
+    private: int  # the descriptor of its socket at its own address
+    supervisor: int  # the descriptor of a pipe that ends with the supervisor
+    report: int  # the descriptor of the pipe for `report_listening`
+    use: int  # of the file in which the workers count what identities use (`ockam.quotas.shared_use`)
+    secret: str  # the secret by which the workers know each other
 
     @property
     def name(self) -> str:

@@ -47,11 +47,10 @@ logger = structlog.get_logger(__name__)
 
 # type SubscribeRequest struct { stream_name: str  subscription_id: str }
 class SubscribeRequest(msgspec.Struct, frozen=True):
-    """A request to send each message of a stream along its route. It has no answer.
-    subscription_id: the client id of the saved index."""
+    """A request to send each message of a stream along its route. It has no answer."""
 
     stream_name: str
-    subscription_id: str
+    subscription_id: str  # the client id of the saved index
 
 
 # type PublisherRequest struct { publisher_stream: str  consumer_stream: str  subscription_id: str }

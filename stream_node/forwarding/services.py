@@ -15,16 +15,14 @@ from stream_node.node.config import Config
 
 
 class ForwardingStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the forwarding addresses. away: those whose client is not connected. waiting: the stored
-    messages that their clients have not got. Since the start: forwarded: sent on to a client, each time; stored: stored
-    for a client; refused: not passed on, because nobody was connected, too much waited, or the message did not fit."""
+    """The statistics of the forwarding addresses. Counters begin at the start of the node."""
 
     addresses: int
-    away: int
-    waiting: int
-    forwarded: int
-    stored: int
-    refused: int
+    away: int  # the addresses whose client is not connected
+    waiting: int  # the stored messages that their clients have not got
+    forwarded: int  # the messages sent on to a client, each time
+    stored: int  # the messages stored for a client
+    refused: int  # not passed on, because nobody was connected, too much waited, or the message did not fit
 
 
 class ForwardingServices:

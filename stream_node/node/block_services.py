@@ -44,11 +44,10 @@ LEVELS = {level.name.lower(): level for level in Level if level.name is not None
 
 
 class BlockTrust(NamedTuple):
-    """The keys that check the signatures of blocks, read once: a file that is replaced later changes nothing.
-    book: the keys of the nodes. tss: checks threshold signatures. None: such signatures are not checked."""
+    """The keys that check the signatures of blocks, read once: a file that is replaced later changes nothing."""
 
-    book: AddressBook | None
-    tss: TssVerifier | None
+    book: AddressBook | None  # the keys of the nodes; None: their signatures are not checked
+    tss: TssVerifier | None  # checks threshold signatures; None: they are not checked
 
 
 def read_trust(config: Config) -> BlockTrust:

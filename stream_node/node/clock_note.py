@@ -22,22 +22,18 @@ logger = structlog.get_logger(__name__)
 
 
 class Note(msgspec.Struct, frozen=True):
-    """The note about a trusted time.
-    boot_id: the id of the machine's last boot; empty if the system has none. time_us: the trusted time, in microseconds
-    since 1970. offset_us: `time_us` minus the steady clock `since_boot_s`."""
+    """The note about a trusted time."""
 
-    boot_id: str
-    time_us: int
-    offset_us: int
+    boot_id: str  # the id of the machine's last boot; empty if the system has none
+    time_us: int  # the trusted time, in microseconds since 1970
+    offset_us: int  # `time_us` minus the steady clock `since_boot_s`
 
 
 class Known(NamedTuple):
-    """The time that a starting node knows: parameters of `stream_service.workers.clock.Clock`.
-    newest_us: the newest known time, in microseconds since 1970. A wall clock that shows an earlier time is not
-    trusted; 0: no such limit. offset_us: the trusted time minus the steady clock; None if it is unknown."""
+    """The time that a starting node knows: parameters of `stream_service.workers.clock.Clock`."""
 
-    newest_us: int
-    offset_us: int | None
+    newest_us: int  # a wall clock that shows an earlier time, since 1970, is not trusted; 0: no such limit
+    offset_us: int | None  # the trusted time minus the steady clock; None if it is unknown
 
 
 def since_boot_s() -> float:

@@ -196,12 +196,11 @@ STREAMS_MAX = 1_000
 
 
 class Stored(NamedTuple):
-    """The result of `messages` pushes that follow each other. first_index: the index of the first one; negative if this
-    was forgotten, long after the push. error: why the messages are not stored; then `first_index` means nothing."""
+    """The result of pushes that follow each other."""
 
     messages: int
-    first_index: int
-    error: ClientError | None = None
+    first_index: int  # negative if it was forgotten, long after the push; without meaning after an error
+    error: ClientError | None = None  # why the messages are not stored
 
 
 class KnownPartitions:

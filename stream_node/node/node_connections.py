@@ -50,37 +50,28 @@ class ConnectionsRequest(msgspec.Struct, frozen=True):
 # type OpenConnection struct { peer: str  identity: str  framing: str  age_s: uint  received: uint  received_bytes: uint
 #   sent: uint  sent_bytes: uint  received_bytes_s: uint  sent_bytes_s: uint  backlog_bytes: uint }
 class OpenConnection(msgspec.Struct, frozen=True):
-    """One open connection. received, sent: the numbers of messages from and to the peer, with their bytes.
+    """One open connection. received, sent: the numbers of messages from and to the peer, with their bytes."""
 
-    peer: the `host:port` of the other side. identity: what it has proved. framing: how its messages are framed; `http`
-    for HTTP, where requests count as received messages and answers as sent ones.
-    age_s: for how long it is open. received_bytes_s, sent_bytes_s: the bytes a second in the last 10 to 20 seconds.
-    backlog_bytes: the bytes that wait to be sent to the peer.
-    """
-
-    peer: str
-    identity: str
-    framing: str
-    age_s: bare.UInt
+    peer: str  # the `host:port` of the other side
+    identity: str  # what the peer has proved
+    framing: str  # how messages are framed; `http` for HTTP, where requests and answers count as messages
+    age_s: bare.UInt  # for how long it is open
     received: bare.UInt
     received_bytes: bare.UInt
     sent: bare.UInt
     sent_bytes: bare.UInt
-    received_bytes_s: bare.UInt
+    received_bytes_s: bare.UInt  # the bytes a second in the last 10 to 20 seconds
     sent_bytes_s: bare.UInt
-    backlog_bytes: bare.UInt
+    backlog_bytes: bare.UInt  # the bytes that wait to be sent to the peer
 
 
 # type PartyTraffic struct { party: str  connections: uint  received: uint  received_bytes: uint  sent: uint
 #   sent_bytes: uint  received_bytes_s: uint  sent_bytes_s: uint }
 class PartyTraffic(msgspec.Struct, frozen=True):
-    """The traffic of one identity since the start of the node, also that of connections that have ended.
+    """The traffic of one identity since the start of the node, also that of connections that have ended."""
 
-    party: the identity; for anonymous peers, with their host. connections: the number of its open connections.
-    """
-
-    party: str
-    connections: bare.UInt
+    party: str  # the identity; for anonymous peers, with their host
+    connections: bare.UInt  # the number of its open connections
     received: bare.UInt
     received_bytes: bare.UInt
     sent: bare.UInt
@@ -102,12 +93,11 @@ class ConnectionsResponse(msgspec.Struct, frozen=True):
 
 # type CloseRequest struct { request_id: uint  who: str  keep: str }
 class CloseRequest(msgspec.Struct, frozen=True):
-    """A request to close connections. who: a `host:port`, or an identity or a `party`, all of whose connections are
-    closed. The connection of the request stays open. keep: the `host:port` of another one that stays open."""
+    """A request to close connections. The connection of the request stays open."""
 
     request_id: bare.UInt
-    who: str
-    keep: str = ""
+    who: str  # a `host:port`, or an identity or a `party`, all of whose connections are closed
+    keep: str = ""  # the `host:port` of another connection that stays open
 
 
 # type CloseResponse struct { request_id: uint  closed: uint }

@@ -34,48 +34,30 @@ class NodeStatusRequest(msgspec.Struct, frozen=True):
 #   reads: uint  waiting: uint  failed: uint  refused: uint  memory_bytes: uint  free_disk_bytes: optional<uint>
 #   refusing_pushes: bool  write_failure: optional<str>  chain: optional<str> }
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The present condition of a node. Times are in microseconds since 1970; counters begin at the start of the node.
-
-    version: the version of the program.
-    schema_version: the version of the tables in its database.
-    now_us, started_us: the time of the node's streams, and when the node started.
-    connections: the number of open connections.
-    partitions: the number of partitions that are served.
-    messages: the number of messages that were stored.
-    commits: the number of committed transactions, each with a sync.
-    commit_us, commit_us_max: the duration of all commits together, and of the longest one, in microseconds.
-    reads: the number of finished reads of the database.
-    waiting: the number of operations that wait for the database now.
-    failed: the number of reads and writes that ended with an error.
-    refused: the number of requests that were refused, see `ServerStatistics`.
-    memory_bytes: the memory that the node holds for its peers.
-    free_disk_bytes: the free space of the disk with the data; None if it is not known.
-    refusing_pushes: whether pushes are refused because the disk is nearly full.
-    write_failure: the reason why pushes are not stored: that of the last push, or of a write that the node has tried;
-    None after a push has succeeded.
-    chain: the name of the chain of the block node; None if it is off.
-    """
+    """The condition of a node. Times are in microseconds since 1970; counters begin at the start of the node."""
 
     request_id: bare.UInt
-    version: str
-    schema_version: bare.UInt
-    now_us: bare.U64
+    version: str  # the version of the program
+    schema_version: bare.UInt  # the version of the tables in its database
+    now_us: bare.U64  # the time of the node's streams
     started_us: bare.U64
-    connections: bare.UInt
-    partitions: bare.UInt
-    messages: bare.UInt
-    commits: bare.UInt
-    commit_us: bare.UInt
-    commit_us_max: bare.UInt
-    reads: bare.UInt
-    waiting: bare.UInt
-    failed: bare.UInt
-    refused: bare.UInt
-    memory_bytes: bare.UInt
-    free_disk_bytes: bare.UInt | None
-    refusing_pushes: bool
+    connections: bare.UInt  # the number of open connections
+    partitions: bare.UInt  # the number of partitions that are served
+    messages: bare.UInt  # the number of messages that were stored
+    commits: bare.UInt  # the number of committed transactions, each with a sync
+    commit_us: bare.UInt  # the duration of all commits together, in microseconds
+    commit_us_max: bare.UInt  # the duration of the longest commit
+    reads: bare.UInt  # the number of finished reads of the database
+    waiting: bare.UInt  # the number of operations that wait for the database now
+    failed: bare.UInt  # the number of reads and writes that ended with an error
+    refused: bare.UInt  # the number of requests that were refused, see `ServerStatistics`
+    memory_bytes: bare.UInt  # the memory that the node holds for its peers
+    free_disk_bytes: bare.UInt | None  # the free space of the disk with the data; None if it is not known
+    refusing_pushes: bool  # whether pushes are refused because the disk is nearly full
+    # Why pushes are not stored: the reason of the last push, or of a write that the node has tried; None after a push
+    # has succeeded.
     write_failure: str | None
-    chain: str | None
+    chain: str | None  # the name of the chain of the block node; None if it is off
 
 
 NODE_STATUS = Protocol("node/status/1", NodeStatusRequest, NodeStatus)

@@ -80,40 +80,33 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 
 @dataclass
 class NodeCondition:
-    """The present condition of a node as its server knows it.
+    """The present condition of a node as its server knows it."""
 
-    refusing_pushes: whether the disk is too full for pushes. free_disk_bytes: None before it is measured, and if it
-    could not be measured (disk_failure has the reason). needed_disk_bytes: the free space below which pushes are
-    refused: `free_disk_bytes_min`, and the ballast while it is given up (`stream_storage.sqlite.ballast`). is_draining:
-    whether the node is stopping.
-    """
-
-    refusing_pushes: bool = False
-    free_disk_bytes: int | None = None
-    disk_failure: str | None = None
+    refusing_pushes: bool = False  # whether the disk is too full for pushes
+    free_disk_bytes: int | None = None  # None before it is measured, and if it could not be measured
+    disk_failure: str | None = None  # why it could not be measured
+    # The free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is given up
+    # (`stream_storage.sqlite.ballast`).
     needed_disk_bytes: int = 0
-    is_draining: bool = False
+    is_draining: bool = False  # whether the node is stopping
 
 
 @dataclass
 class NodeParts:
-    """The parts of a running node. config: the settings in force. folder: that of the SQLite database, which a worker
-    process has for itself; None: a PostgreSQL server has the database. channels, tls: None without secure channels, or
-    TLS. authorizer: decides by the rules; None: everybody may do everything. remote_streams: the other nodes of the
-    cluster, or the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where
-    nothing looks for them."""
+    """The parts of a running node."""
 
-    config: Config
-    folder: Path | None
+    config: Config  # the settings in force
+    folder: Path | None  # of the SQLite database, which a worker process has for itself; None: PostgreSQL
     node: Node
     tcp: TcpTransport
     runner: ThreadRunner
     services: Services
     channels: SecureChannels | None
     authenticator: Authenticator
-    authorizer: Authorizer | None
+    authorizer: Authorizer | None  # decides by the rules; None: everybody may do everything
     tls: ServerTls | None
     statistics: Callable[[], ServerStatistics]
     condition: NodeCondition
-    remote_streams: RemoteStreams | None = None
+    remote_streams: RemoteStreams | None = None  # the other nodes of the cluster, or the other workers of the node
+    # Returns the present troubles; None without HTTP, where nothing looks for them.
     find_troubles: Callable[[], Awaitable[CurrentTroubles]] | None = None

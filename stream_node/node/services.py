@@ -98,12 +98,9 @@ def check_no_mirrors(database: Engine) -> None:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's services. `stream_service.counters.StreamCounters` describes the other fields.
-    streams: the partitions that are served. blocks: None if the block node is off or runs at another node of the
-    cluster. mirrors: the partitions that follow a source on another node, or fence their former one. forwarding: None
-    if it is off."""
+    """The statistics of a node's services. `stream_service.counters.StreamCounters` describes the counters."""
 
-    streams: int
+    streams: int  # the partitions that are served
     refused: int
     creates_failed: int
     pushes_failed: int
@@ -111,21 +108,14 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     messages_passed_over: int
     write_failure: str | None
     index: IndexStatistics
-    blocks: BlockServicesStatistics | None
-    mirrors: list[MirrorState]
+    blocks: BlockServicesStatistics | None  # None if the block node is off or runs at another node of the cluster
+    mirrors: list[MirrorState]  # the partitions that follow a source on another node, or fence their former one
     forwarding: ForwardingStatistics | None = None
 
 
 class Services:
     """The stream service, the index service, the mirrors, the forwarding and the block node of one node. config: the
-    settings in force. directory: the workers of the streams. mirrors: started by the server, after the node listens.
-
-    now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
-    id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
-    trusted clock offset for the next start, see `stream_service.workers.clock.Clock`. tracing: makes the spans of
-    pushes. remote_streams: knows which streams other nodes of a cluster serve. own_workers: the addresses of the
-    operator's workers, also of those that do not run. trials: find out whether pushes are stored now.
-    """
+    settings in force. A simulation passes its own clocks and ids."""
 
     def __init__(
         self,
@@ -137,10 +127,10 @@ class Services:
         steady_s: Callable[[], float] = trio.current_time,
         new_id: Callable[[], str] = random_id,
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
-        note_offset: Callable[[int], None] | None = None,
-        tracing: Tracing | None = None,
-        remote_streams: RemoteStreams | None = None,
-        own_workers: Collection[str] = (),
+        note_offset: Callable[[int], None] | None = None,  # stores the trusted clock offset for the next start
+        tracing: Tracing | None = None,  # makes the spans of pushes
+        remote_streams: RemoteStreams | None = None,  # knows which streams other nodes of a cluster serve
+        own_workers: Collection[str] = (),  # the addresses of the operator's workers, also of those that do not run
     ) -> None:
         # One clock for all streams, so that their times agree.
         clock = Clock(
@@ -170,7 +160,8 @@ class Services:
         self.trials = WriteTrials(storage, self.directory.counters)
         # A saved position is compared with the creation time of its stream, so both come from one clock.
         self.index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)
-        # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
+        # The mirrors share the lease groups of the index service: a promotion ends the leases of the source. The server
+        # starts them after the node listens.
         self.mirrors = MirrorService(self.directory, self.index.groups, passes_pushes=config.mirror_passes_pushes)
         self._forwarding: ForwardingServices | None = None
         if config.forwarding:

@@ -25,12 +25,11 @@ REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Shards that went from one owner to another one at the same time. time_us: when this member has seen it, in
-    microseconds since 1970. shards: ascending. before, after: the names of the members; UNOWNED for none."""
+    """Shards that went from one owner to another one at the same time."""
 
-    time_us: int
-    shards: tuple[int, ...]
-    before: str
+    time_us: int  # when this member has seen it, in microseconds since 1970
+    shards: tuple[int, ...]  # ascending
+    before: str  # the name of the owner before; UNOWNED for none
     after: str
     reason: Reason
 

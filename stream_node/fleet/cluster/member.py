@@ -33,43 +33,34 @@ T = TypeVar("T")
 
 
 class PeerStatistics(msgspec.Struct, frozen=True):
-    """One member of the cluster, as a member sees it; also that member itself. leaves: whether it gives its shards
-    away. is_fenced: whether another member has taken its shards because it was silent: then it can write nothing more.
-    silent_s: for how long it has not written that it lives. shards: how many it owns."""
+    """One member of the cluster, as a member sees it; also that member itself."""
 
     name: str
     address: str
     lives: bool
-    leaves: bool
-    is_fenced: bool
-    silent_s: float
-    shards: int
+    leaves: bool  # whether it gives its shards away
+    is_fenced: bool  # whether another member took its shards because it was silent: then it can write nothing more
+    silent_s: float  # for how long it has not written that it lives
+    shards: int  # how many it owns
 
 
 class MemberStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a member.
-
-    shards: how many it serves. members: how many live. taken, given: the shards that it took and gave away since its
-    start. fenced: the members that it has fenced. beats_failed: the beats that an unreachable or slow database made
-    fail. peers: all members by name. owners: all shards with their owners and epochs, by number. unowned_s: by number,
-    for how long each shard without an owner has had none. hand_overs: the latest first. moved: by reason, the shards
-    with a new owner since the start of this member. is_fixed: whether each shard has its owner for good.
-    """
+    """The statistics of a member. Counters begin at its start."""
 
     name: str
-    shards: int
-    members: int
-    taken: int
+    shards: int  # how many it serves
+    members: int  # how many live
+    taken: int  # the shards that it took
     router: RouterStatistics
-    peers: tuple[PeerStatistics, ...]
-    owners: tuple[Shard, ...]
-    given: int = 0
-    fenced: int = 0
-    beats_failed: int = 0
-    unowned_s: dict[int, float] = {}
-    hand_overs: tuple[HandOver, ...] = ()
-    moved: dict[str, int] = {}
-    is_fixed: bool = False
+    peers: tuple[PeerStatistics, ...]  # all members, by name
+    owners: tuple[Shard, ...]  # all shards with their owners and epochs, by number
+    given: int = 0  # the shards that it gave away
+    fenced: int = 0  # the members that it has fenced
+    beats_failed: int = 0  # the beats that an unreachable or slow database made fail
+    unowned_s: dict[int, float] = {}  # by number, for how long each shard without an owner has had none
+    hand_overs: tuple[HandOver, ...] = ()  # the latest first
+    moved: dict[str, int] = {}  # by reason, the shards with a new owner
+    is_fixed: bool = False  # whether each shard has its owner for good
 
 
 def _peer(each: StoredMember, view: ClusterView, lives: bool, silent_s: float) -> PeerStatistics:

@@ -17,12 +17,11 @@ SETTLE_S = 1.5
 
 
 class MemberPlan(NamedTuple):
-    """The next steps of this member. take: the shards that it takes, each with its owner before. fences: the tokens of
-    the dead owners among these. give: the shards that it gives away, by the name of the member that gets them."""
+    """The next steps of this member."""
 
-    take: list[tuple[int, str]]
-    fences: dict[str, str]
-    give: dict[str, list[int]]
+    take: list[tuple[int, str]]  # the shards that it takes, each with its owner before
+    fences: dict[str, str]  # the tokens of the dead owners among these
+    give: dict[str, list[int]]  # the shards that it gives away, by the name of the member that gets them
 
 
 class _Seen(NamedTuple):

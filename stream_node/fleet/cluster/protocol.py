@@ -28,20 +28,14 @@ connection between the members waits for the mailboxes that get them."""
 #   shard: uint, moves: uint, source: string, name: string, peer: string, frame_bytes_max: uint
 # }
 class MemberEnvelope(msgspec.Struct, frozen=True):
-    """The data about a message that one member sends to another one.
+    """The data about a message that one member sends to another one."""
 
-    shard: the shard for which the message is.
-    moves: how many members have passed the message on.
-    source, name: the identity that the client has proved. peer: the `host:port` of the client.
-    frame_bytes_max: the largest frame that can carry an answer to the client, in bytes.
-    """
-
-    shard: bare.UInt
-    moves: bare.UInt
-    source: str
+    shard: bare.UInt  # the shard for which the message is
+    moves: bare.UInt  # how many members have passed the message on
+    source: str  # with `name`, the identity that the client has proved
     name: str
-    peer: str
-    frame_bytes_max: bare.UInt
+    peer: str  # the `host:port` of the client
+    frame_bytes_max: bare.UInt  # the largest frame that can carry an answer to the client, in bytes
 
     @property
     def identity(self) -> Identity:
@@ -103,13 +97,12 @@ class ClusterStatusRequest(msgspec.Struct, frozen=True):
 
 # type MemberStatus struct { name: string, address: string, lives: bool, leaves: bool, shards: uint }
 class MemberStatus(msgspec.Struct, frozen=True):
-    """The state of one member. lives: whether the member that answers counts this one as alive. leaves: whether this
-    one gives its shards away."""
+    """The state of one member."""
 
     name: str
     address: str
-    lives: bool
-    leaves: bool
+    lives: bool  # whether the member that answers counts this one as alive
+    leaves: bool  # whether this one gives its shards away
     shards: bare.UInt
 
 
@@ -131,12 +124,11 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 # type DrainRequest struct { request_id: uint, name: string, leaves: bool }
 class DrainRequest(msgspec.Struct, frozen=True):
-    """An operator's request about one member. leaves: whether the member gives its shards away; False: it takes shards
-    again."""
+    """An operator's request about one member."""
 
     request_id: bare.UInt
     name: str
-    leaves: bool
+    leaves: bool  # whether the member gives its shards away; False: it takes shards again
 
 
 LINK = Protocol("node/cluster_link/1", LinkRequest, LinkResponse)

@@ -141,23 +141,19 @@ class Router:
         name: str,
         token: str,
         *,
-        call: Callable[[Link], None],
-        hang_up: Callable[[Sequence[Address]], None],
+        call: Callable[[Link], None],  # begins to connect a link, and later calls its `begin` or `ended`
+        hang_up: Callable[[Sequence[Address]], None],  # ends these connections
         new_nonce: Callable[[], bytes],
-        refresh: Callable[[], None],
-        has_own_database: bool = False,
+        refresh: Callable[[], None],  # makes the member read the tables of the cluster again, and then call `update`
+        has_own_database: bool = False,  # whether each member has its streams in a database of its own
+        # The stream whose owner gets the messages for unknown addresses that are no streams; None: they are dropped.
         others_at: Address | None = None,
+        # The addresses where a message opens a session, each with the function that encodes a refusal. A session is
+        # never opened by way of a third member: it would end without a word when that member leaves.
         openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
-        homes: Mapping[Address, int] | None = None,
-        linked: Callable[[Address], None] = lambda connection: None,
+        homes: Mapping[Address, int] | None = None,  # by an operator's worker, the shard at whose owner it runs
+        linked: Callable[[Address], None] = lambda connection: None,  # called with each connection of a proved member
     ) -> None:
-        """call: begins to connect a link, and later calls its `begin` or `ended`. hang_up: ends these connections.
-        refresh: makes the member read the tables of the cluster again, and then call `update`. has_own_database:
-        whether each member has its streams in a database of its own. others_at: the stream whose owner gets the
-        messages for unknown addresses that are no streams; None: they are dropped. openings: addresses where a message
-        opens a session, each with the function that encodes a refusal. A session is never opened by way of a third
-        member: it would end without a word when that member leaves. homes: by the address of each of the operator's
-        workers, the shard at whose owner it runs. linked: called with each connection that a member has proved."""
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
         self.passed_on: set[Route] = set()

@@ -15,15 +15,13 @@ UNOWNED = ""
 
 
 class StoredMember(msgspec.Struct, frozen=True):
-    """A member of the cluster, as the database has it.
-    address: the `host:port` at which the other members reach it. token: a random text that stands for its process;
-    empty if it was fenced. beats: how often it has written that it lives. leaves: whether it gives its shards away."""
+    """A member of the cluster, as the database has it."""
 
     name: str
-    address: str
-    token: str
-    beats: int
-    leaves: bool
+    address: str  # the `host:port` at which the other members reach it
+    token: str  # a random text that stands for its process; empty if it was fenced
+    beats: int  # how often it has written that it lives
+    leaves: bool  # whether it gives its shards away
 
 
 class Shard(msgspec.Struct, frozen=True):

@@ -105,22 +105,18 @@ Identity = tuple[str, int]
 
 
 class Mirror:
-    """The data of the tasks of one mirror. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
-
-    row: the row when the present task began; its source stays the same until the next task.
-    source_next_index: the end of the source in its last answer. heard_us: when the mirror requested that answer, in
-    microseconds since 1970; 0 if there was none. Everything that the source had confirmed by then is before that end.
-    promotion_reason: why a promotion that is under way does not go on; empty if it does.
-    """
+    """The data of the tasks of one mirror. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`."""
 
     def __init__(self, stream: LocalStream, row: MirrorRow) -> None:
         self.stream = stream
+        # The row when the present task began. Its source stays the same until the next task.
         self.row = row
         self.condition = MirrorCondition.STARTING
         self.reason = ""
-        self.source_next_index = row.source_next_index
-        self.heard_us = row.heard_us
-        self.promotion_reason = ""
+        # The end of the source in its last answer, and when the mirror requested that answer, in microseconds since
+        # 1970. Everything that the source had confirmed by then is before that end.
+        self.source_next_index, self.heard_us = row.source_next_index, row.heard_us
+        self.promotion_reason = ""  # why a promotion that is under way does not go on; empty if it does
         self._level_s = trio.current_time()
 
     def has_role(self, roles: Collection[StreamRole]) -> bool:

@@ -69,23 +69,17 @@ logger = structlog.get_logger(__name__)
 
 
 class Begun(msgspec.Struct):
-    """A planned promotion that was begun.
+    """A planned promotion that was begun."""
 
-    before: the mirrors as they were before it. ids: the ids of the requests that wait for it. is_resumed: whether an
-    earlier run of the node has begun it. is_noted: whether all partitions are stored as being promoted. takes: whether
-    a partition of this node may be a primary, so that it cannot be undone. is_known: whether its result can be
-    reported. failure: why it failed; then the source gets its role back, which may end after `is_known`. has_ended:
-    whether nothing is left to be done.
-    """
-
-    before: list[MirrorState]
-    ids: set[int]
-    is_resumed: bool = False
-    is_noted: bool = False
-    takes: bool = False
-    is_known: bool = False
+    before: list[MirrorState]  # the mirrors as they were before it
+    ids: set[int]  # the ids of the requests that wait for it
+    is_resumed: bool = False  # whether an earlier run of the node has begun it
+    is_noted: bool = False  # whether all partitions are stored as being promoted
+    takes: bool = False  # whether a partition of this node may be a primary, so that it cannot be undone
+    is_known: bool = False  # whether its result can be reported
+    # Why it failed. Then the source gets its role back, which may end after `is_known`.
     failure: MirrorError | StorageError | ProtocolError | None = None
-    has_ended: bool = False
+    has_ended: bool = False  # whether nothing is left to be done
 
 
 class Promotions:

@@ -15,13 +15,12 @@ CERTIFICATES = ("tls_certificate", "tls_client_ca", "tls_forward_ca")
 
 
 class Ending(NamedTuple):
-    """The end of a certificate or a token, in seconds since 1970.
-    kind: "certificate" or "token". name: the setting that names the certificate's file, or the name of the token."""
+    """The end of a certificate or a token, in seconds since 1970."""
 
     ends_s: float
     began_s: float
-    kind: str
-    name: str
+    kind: str  # "certificate" or "token"
+    name: str  # the setting that names the certificate's file, or the name of the token
 
 
 def read_endings(config: Config) -> list[Ending]:
