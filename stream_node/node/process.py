@@ -24,8 +24,7 @@ class NodeNotStarted(Exception):
 
 class NodeProcess:
     """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end.
-    Between two starts, nobody else gets the port of the node. environment: additional variables. log_file: for the
-    child's stderr; None: next to the data directory. address, http, grpc: where the node has listened."""
+    Between two starts, nobody else gets the port of the node. address, http, grpc: where the node has listened."""
 
     def __init__(
         self,
@@ -33,8 +32,8 @@ class NodeProcess:
         *,
         listen: str = "127.0.0.1:0",
         arguments: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        log_file: Path | None = None,
+        environment: Mapping[str, str] | None = None,  # additional variables
+        log_file: Path | None = None,  # for the child's stderr; None: next to the data directory
     ) -> None:
         self.data_dir = data_dir
         self.listen = listen

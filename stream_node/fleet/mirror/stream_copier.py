@@ -33,19 +33,15 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamCopier:
-    """Copies what belongs to one stream that is a mirror on this node.
-
-    follow: makes a partition of the stream a mirror.
-    agrees: returns whether a partition has the messages of its source, as far as this node knows.
-    """
+    """Copies what belongs to one stream that is a mirror on this node."""
 
     def __init__(
         self,
         directory: StreamDirectory,
         name: str,
         row: MirrorRow,
-        follow: Callable[[int], Awaitable[None]],
-        agrees: Callable[[int], bool],
+        follow: Callable[[int], Awaitable[None]],  # makes a partition of the stream a mirror
+        agrees: Callable[[int], bool],  # whether a partition has the messages of its source, as far as known here
     ) -> None:
         self._directory = directory
         self._name = name
