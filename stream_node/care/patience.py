@@ -40,16 +40,15 @@ def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
 
 
 class _Habit:
-    """The habit of one consumer, as known. since_us: at the last sample, the time since which a message waited for it.
-    usual_s: the longest usual wait. steps: the number of samples with progress."""
+    """The habit of one consumer, as known."""
 
     __slots__ = ("saved_us", "since_us", "steps", "usual_s")
 
     def __init__(self, saved_us: int) -> None:
         self.saved_us = saved_us
-        self.since_us: int | None = None
-        self.usual_s = 0.0
-        self.steps = 0
+        self.since_us: int | None = None  # at the last sample, the time since which a message waited for it
+        self.usual_s = 0.0  # the longest usual wait
+        self.steps = 0  # the number of samples with progress
 
     def limit_s(self) -> float:
         usual_s = max(STUCK_S_MIN, WAITS * self.usual_s)

@@ -119,9 +119,8 @@ class NodeCluster:
         nursery: trio.Nursery,
         database: Engine,
         place: WorkerPlace | None,
-        own_workers: Sequence[str] = (),
+        own_workers: Sequence[str],  # the addresses of the operator's workers, which are the same at all members
     ) -> None:
-        """own_workers: the addresses of the operator's workers, which are the same at all members."""
         self._config = config
         self._node = node
         self._tcp = tcp

@@ -363,8 +363,7 @@ def listen_at(host: str, port: int, *, joins: bool = False) -> socket.socket:
 
 class WorkerWatch:
     """The socket to which one worker reports that it has read its files again, and its progress. To the worker it is a
-    service manager (`stream_node.node.notify`). descriptor: of the worker's side, which the worker inherits.
-    environment: the variables by which the worker finds it."""
+    service manager (`stream_node.node.notify`), which the variables in `environment` name."""
 
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]

@@ -86,9 +86,8 @@ class InsideClients:
         config: Config,
         *,
         clients_max: int,
-        too_many: str = "too many clients inside the node; try again later",
+        too_many: str = "too many clients inside the node; try again later",  # the error if all are used
     ) -> None:
-        """too_many: the text of the error if `clients_max` clients are used."""
         self._tcp = tcp
         self._nursery = nursery
         self._service, self._index_service = config.service_addresses[0], config.index_addresses[0]

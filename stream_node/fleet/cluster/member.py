@@ -86,10 +86,9 @@ class ClusterMember:
         storage: Runner,
         services: ShardServices,
         *,
-        address: str,
+        address: str,  # where other members reach this process
         now_us: Callable[[], int],
     ) -> None:
-        """address: where other members reach this process."""
         self.router = router
         self._storage = storage
         self._services = services

@@ -86,17 +86,16 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 
 
 class Held:
-    """The messages that wait for one shard.
-    passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
-    may have come from this member's own clients, before those that are in `own`. own: messages that the clients of this
-    member have sent since. since_s: since when some message waits, on trio's clock."""
+    """The messages that wait for one shard."""
 
     __slots__ = ("own", "passed_on", "since_s")
 
     def __init__(self) -> None:
+        # Messages from other members, and those that waited for workers which have stopped. They go first: some may
+        # have come from this member's own clients, before those that are in `own`.
         self.passed_on = Mailbox()
-        self.own = Mailbox()
-        self.since_s = 0.0
+        self.own = Mailbox()  # messages that the clients of this member have sent since
+        self.since_s = 0.0  # since when some message waits, on trio's clock
 
     def __len__(self) -> int:
         return len(self.passed_on) + len(self.own)
@@ -128,9 +127,6 @@ class Held:
 class Router:
     """The routes of one member: an `ockam.transport.remote_streams.RemoteStreams`.
 
-    `passed_on` has the return routes of messages that other members have sent here, that went on to a third member, and
-    that have no answer yet.
-
     Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
     messages wait there. A shard in `_unclear` is in `_ways` with the same link.
     """
@@ -156,6 +152,7 @@ class Router:
     ) -> None:
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
+        # The return routes of messages of other members that went on to a third member, and have no answer yet.
         self.passed_on: set[Route] = set()
         self.node = node
         self.token = token

@@ -24,15 +24,14 @@ ROUTES_MIN = 1_024
 
 
 class _OpenRequests:
-    """The open requests of one return route.
-    count: messages without an answer. opens_session: whether one opened a session; it ends with the member. lost: the
-    answers if the member is lost, oldest first; None if the client must lose its connection then."""
+    """The open requests of one return route."""
 
     __slots__ = ("count", "lost", "opens_session")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.opens_session = False
+        self.count = 0  # messages without an answer
+        self.opens_session = False  # whether one of them opened a session, which ends with the member
+        # The answers if the member is lost, oldest first; None if the client must lose its connection then.
         self.lost: deque[bytes] | None = deque()
 
 

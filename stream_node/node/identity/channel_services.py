@@ -52,12 +52,11 @@ def start_channels(
     node: Node,
     nursery: trio.Nursery,
     config: Config,
-    access: NodeAccess | None = None,
-    close_identities: CloseIdentities = lambda is_meant, reason: 0,
+    access: NodeAccess | None,  # the rules, whose audit log gets refused channels
+    close_identities: CloseIdentities,  # see `SecureChannels`
 ) -> SecureChannels | None:
     """Starts the listener for secure channels. Returns None if the settings turn it off. Raises IdentityFileError.
-    If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start. access:
-    the rules, whose audit log gets refused channels. close_identities: see `SecureChannels`."""
+    If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start."""
     if not config.secure_channel:
         return None
     import time
