@@ -125,7 +125,8 @@ def run(command: Callable[..., object]) -> int:
         _discard_output()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         cause = first_cause(error)
-        if isinstance(cause, KeyboardInterrupt):
+        # typer turns Ctrl-C into Abort.
+        if isinstance(cause, KeyboardInterrupt | typer.Abort):
             return INTERRUPTED
         if isinstance(cause, BrokenPipeError):
             _discard_output()

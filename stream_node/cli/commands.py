@@ -165,8 +165,7 @@ def _of(module: str, names: str) -> dict[str, str]:
 COMMANDS: dict[str, str] = {
     "serve": "node.serve.serve",
     "push": "streams.push.push",
-    "pull": "streams.pull.pull",
-    **_of("streams.consume", "consume tail"),
+    **_of("streams.reading", "pull consume tail"),
     "top": "node.top.top",
     **_of("node.maintenance", "verify backup restore doctor"),
     "health": "node.health.health",

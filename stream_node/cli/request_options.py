@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import typer
@@ -103,15 +101,6 @@ class ChannelOptions(NamedTuple):
 NO_CHANNEL = ChannelOptions()
 
 
-def check_peer(peer: str | None) -> str | None:
-    if peer is not None:
-        from ockam.identity.channel.identity_history import parse_identifier
-
-        for text in peer.split(","):
-            parse_identifier(text.strip())
-    return peer
-
-
 VARIABLE = "STREAM_NODE_TOKEN"
 TokenFileOption = Annotated[
     str | None,
@@ -120,49 +109,6 @@ TokenFileOption = Annotated[
     "A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token itself; "
     "no option takes it, because everybody on the machine can see the options of a process.",
 ]
-
-
-def make_token(file: str | None) -> Token | None:
-    """Returns the token of --token-file, otherwise that of STREAM_NODE_TOKEN; None if neither is given."""
-    from ockam.identity.token import Token
-
-    if file is not None:
-        return Token(file=os.path.abspath(file))
-    return Token(variable=VARIABLE) if os.environ.get(VARIABLE) else None
-
-
-def kept_token_file(context: str) -> Path:
-    """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
-    from stream_node.cli.contexts import contexts_file
-
-    # A context may have any name, and a file may not.
-    return contexts_file().with_name(f"token-{hashlib.sha256(context.encode()).hexdigest()[:16]}")
-
-
-def keep_token(context: str, file: str | None) -> str | None:
-    """Returns the path of the file with the token of a new context: the file of --token-file, or a new private file
-    with the token of STREAM_NODE_TOKEN. None: neither is given. Raises UsageError, ContextError."""
-    from ockam.files.durable_files import make_folder, write_durably
-    from ockam.identity.token import Token, TokenError
-    from stream_node.cli.contexts import ContextError
-
-    try:
-        if file is not None:
-            Token(file=file).read()
-            return os.path.abspath(file)
-        if not os.environ.get(VARIABLE):
-            return None
-        # The variable is gone in the next shell, so its token is stored beside the contexts.
-        kept = kept_token_file(context)
-        text = Token(variable=VARIABLE).read()
-    except TokenError as error:
-        raise UsageError(str(error)) from error
-    try:
-        make_folder(kept.parent)
-        write_durably(kept, f"{text}\n".encode(), mode=0o600)
-    except OSError as error:
-        raise ContextError(f"cannot write the token to {kept}: {error.strerror or error}") from error
-    return str(kept)
 
 
 class ServiceOptions(NamedTuple):
@@ -205,7 +151,12 @@ class RequestOptions(NamedTuple):
 
     @property
     def token(self) -> Token | None:
-        return make_token(self.token_file)
+        """Returns the token of --token-file, otherwise that of STREAM_NODE_TOKEN; None if neither is given."""
+        from ockam.identity.token import Token
+
+        if self.token_file is not None:
+            return Token(file=os.path.abspath(self.token_file))
+        return Token(variable=VARIABLE) if os.environ.get(VARIABLE) else None
 
     @property
     def contact_timeout_s(self) -> float:

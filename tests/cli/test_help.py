@@ -50,22 +50,34 @@ def test_the_first_help_shows_what_the_whole_command_would(capsys: pytest.Captur
     assert "Push the lines of the input" in shown[0]
 
 
-def imported_by(*arguments: str) -> set[str]:
+def imported_by(*arguments: str, **environment: str) -> set[str]:
     program = (
         "import sys\nfrom stream_node.cli.app import main\nsys.argv[0] = 'stream-node'\n"
         "try:\n main()\nexcept SystemExit as ended:\n assert not ended.code\n"
         "sys.stderr.write('\\n'.join(sys.modules))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert "Usage: stream-node" in done.stdout
+    assert ("Usage: stream-node" in done.stdout) != bool(environment)
     return set(done.stderr.split())
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("push", "--help"), ("config", "show", "--help")])
 def test_help_imports_little(arguments: tuple[str, ...]) -> None:
     modules = imported_by(*arguments)
+    assert {module.partition(".")[0] for module in modules} & HEAVY == set()
+    assert len(modules) < MODULES_MAX
+
+
+def test_a_completion_imports_little() -> None:
+    words = "stream-node doctor --li"
+    asked = {"_STREAM_NODE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    modules = imported_by(**asked)
     assert {module.partition(".")[0] for module in modules} & HEAVY == set()
     assert len(modules) < MODULES_MAX
 

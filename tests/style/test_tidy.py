@@ -19,7 +19,7 @@ thing."""
 LARGE: dict[str, str] = {
     "stream_node/node/server.py::serve": "the start of a node reads as one list of steps, in their order",
     "stream_node/cli/chains/cardinal.py::consume": "half of it is its signature, the list of options",
-    "stream_node/cli/streams/consume.py::consume": "half of it is its signature, the list of options",
+    "stream_node/cli/streams/reading.py::consume": "half of it is its signature, the list of options",
     "stream_client/connecting.py::connect": "most of it is the signature, and the explanation of each argument",
 }
 

@@ -93,10 +93,7 @@ def publish(
             lines.append(_passed_over(passed_over))
         say(report, lines)
 
-    if grpc is None:
-        _with_blocks(run, nodes)
-    else:
-        _with_peer(run_grpc, grpc, nodes)
+    _with_blocks(run, nodes) if grpc is None else _with_peer(run_grpc, grpc, nodes)
 
 
 def subscribe(
@@ -142,10 +139,7 @@ def subscribe(
         report |= {"root": root, "file": None if file is None else str(file)}
         say(report, f"block {number}: {counted(len(items), 'item')}, {size_bytes:,} bytes")
 
-    if grpc is None:
-        _with_blocks(run, nodes)
-    else:
-        _with_peer(run_grpc, grpc, nodes)
+    _with_blocks(run, nodes) if grpc is None else _with_peer(run_grpc, grpc, nodes)
 
 
 def get(
@@ -184,11 +178,8 @@ def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
         found = await client.status(detail=True)
         detail = found.detail
         available, stored = ([], []) if detail is None else (_pairs(detail.available), _pairs(detail.stored))
-        book = (
-            None
-            if detail is None or detail.address_book is None
-            else AddressBook.deserialize(detail.address_book).node_ids
-        )
+        keys = None if detail is None else detail.address_book
+        book = None if keys is None else AddressBook.deserialize(keys).node_ids
         plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
         report = {
             "first_available": found.first_available,

@@ -44,6 +44,7 @@ if TYPE_CHECKING or RUNS:
         Refused,
         ReorgRefused,
         ReorgStalled,
+        Revert,
         Stalled,
     )
     from cardinal_streams.payload import CompleteBatch, Payload
@@ -148,7 +149,7 @@ def consume(
                 to, removed, added = (
                     (None, (), (update.batch,)) if unordered else (update.reverted_to, update.removed, update.added)
                 )
-                shown.update(None if to is None else (to.number, to.hash), removed, added)
+                shown.update(to, removed, added)
                 update.done()
                 left = None if left is None else left - 1
                 if left == 0 or any(last in (batch.number, batch.hash) for batch in added):
@@ -171,6 +172,7 @@ def consume(
 
 
 Batches: TypeAlias = "tuple[CompleteBatch, ...]"
+Gaps: TypeAlias = "tuple[Gap, ...]"
 
 
 class _UpdatePrinter:
@@ -181,9 +183,10 @@ class _UpdatePrinter:
         self.missing = 0
         self._values = values
 
-    def update(self, reverted_to: tuple[int, bytes] | None, removed: Batches, added: Batches) -> None:
+    def update(self, reverted_to: Revert | None, removed: Batches, added: Batches) -> None:
+        """reverted_to: the last block that stays, with its number and hash; None: no block is removed."""
         if AS_JSON.get():
-            to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
+            to = None if reverted_to is None else {"number": reverted_to.number, "hash": _hex(reverted_to.hash)}
             rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
             say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
             self.missing = 0
@@ -199,11 +202,11 @@ class _UpdatePrinter:
             row["deleted"] = sorted(batch.deletes)
         return row
 
-    def _lines(self, reverted_to: tuple[int, bytes] | None, removed: Batches, added: Batches) -> Iterator[str]:
+    def _lines(self, reverted_to: Revert | None, removed: Batches, added: Batches) -> Iterator[str]:
         for batch in reversed(removed):
             yield f"- {batch.number} {_hex(batch.hash)}"
         if reverted_to is not None:
-            yield f"= {reverted_to[0]} {_hex(reverted_to[1])}"
+            yield f"= {reverted_to.number} {_hex(reverted_to.hash)}"
         for batch in added:
             held = f"{counted(len(batch.values), 'value')}, {counted(len(batch.deletes), 'delete')}"
             yield f"+ {batch.number} {_hex(batch.hash)} {held}"
@@ -246,11 +249,7 @@ class Warnings:
             tell(text)
 
     def end(
-        self,
-        application: Application,
-        statistics: ReassemblyStatistics,
-        unfinished: OpenReorg | None = None,
-        gaps: tuple[Gap, ...] = (),
+        self, application: Application, statistics: ReassemblyStatistics, unfinished: OpenReorg | None, gaps: Gaps
     ) -> None:
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
@@ -264,7 +263,7 @@ class Warnings:
             tell(f"there is nothing to read on the topics of {application.name!r}: {', '.join(application.topics)}")
 
 
-def _lines_of(gaps: tuple[Gap, ...]) -> list[str]:
+def _lines_of(gaps: Gaps) -> list[str]:
     lines = [
         f"block 0x{gap.hash.hex()} is missing, and {counted(gap.waiting, 'block')} wait for it: {gap.missing}"
         for gap in gaps[:TOLD_MAX]

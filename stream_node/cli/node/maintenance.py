@@ -21,7 +21,7 @@ if TYPE_CHECKING or RUNS:
 
     from stream_node.care.doctor import examine
     from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
-    from stream_node.care.repair import RepairPlan, Salvage, plan_repair
+    from stream_node.care.repair import RepairPlan, plan_repair
     from stream_node.care.repair import repair as do_repair
     from stream_node.care.restore import FileContents, Present, restore_file
     from stream_node.fleet.worker_directory import (
@@ -73,8 +73,7 @@ def backup(
         "verified": verify,
         "seconds": round(seconds, 6),
     }
-    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
-    counts += f" of {len(manifests)} workers" if len(manifests) > 1 else ""
+    counts = _counts(held) + (f" of {len(manifests)} workers" if len(manifests) > 1 else "")
     say(report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
 
 
@@ -132,17 +131,23 @@ def restore(
         "replaced_streams": present.streams,
         "replaced_messages": present.messages,
     }
-    text = _restored(held, as_given, verified=verify or file is not None, dry_run=dry_run)
-    say(report, text + _replaced(present))
+    text = f"{_counts(held)} {'would be restored' if dry_run else 'restored'} to {as_given}"
+    text += ", verified" if report["verified"] else ""
+    say(report, text + _newest_and_replaced(held, present))
 
 
-def _restored(held: FileContents, folder: str, *, verified: bool, dry_run: bool) -> str:
-    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
-    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
-    text += ", verified" if verified else ""
+def _newest_and_replaced(held: FileContents, present: Present) -> str:
+    text = ""
     if held.newest_us is not None:
-        text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
-    return text
+        text = f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
+    if not present.found:
+        return text
+    is_known = present.streams is not None and present.messages is not None
+    return f"{text}, in place of {_counts(present) if is_known else 'a database that cannot be read'}"
+
+
+def _counts(of: FileContents | Present) -> str:
+    return f"{counted(of.streams or 0, 'stream')}, {counted(of.messages or 0, 'message')}"
 
 
 def _held(manifests: Sequence[BackupManifest]) -> FileContents:
@@ -157,14 +162,6 @@ def _present(found: Sequence[Present]) -> Present:
     if not there or any(each.streams is None or each.messages is None for each in there):
         return Present(bool(there))
     return Present(True, sum(each.streams or 0 for each in there), sum(each.messages or 0 for each in there))
-
-
-def _replaced(present: Present) -> str:
-    if not present.found:
-        return ""
-    if present.streams is None or present.messages is None:
-        return ", in place of a database that cannot be read"
-    return f", in place of {counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
 
 
 def verify(data_dir: DataDirOption = None) -> None:
@@ -301,20 +298,12 @@ def _lines(plan: RepairPlan, *, done: bool) -> Iterator[str]:
     for frame, how in plan.how:
         yield f"frame {frame}: {how}" if how in ("lost", "written again later") else f"frame {frame}: known ({how})"
     for stream in plan.salvage:
-        yield _stream_line(stream, done)
+        name = stream.name if stream.name.isprintable() else ascii(stream.name)
+        saved = f"{counted(stream.saved, 'message')} {'recovered' if done else 'can be recovered'}"
+        lost = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in stream.lost)
+        yield f"{name}/{stream.partition}: {saved}" + (f", lost at {lost}" if lost else "")
     for problem in plan.others:
         yield f"beside that: {problem}"
-
-
-def _stream_line(stream: Salvage, done: bool) -> str:
-    name = stream.name if stream.name.isprintable() else ascii(stream.name)
-    text = (
-        f"{name}/{stream.partition}: {counted(stream.saved, 'message')} {'recovered' if done else 'can be recovered'}"
-    )
-    if stream.lost:
-        runs = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in stream.lost)
-        text += f", lost at {runs}"
-    return text
 
 
 def _outcome(plan: RepairPlan, done: bool, kept: Path | None, accept_loss: bool) -> str:

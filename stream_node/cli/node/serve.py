@@ -284,18 +284,6 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     can_reload = may_have_files(settings, has_file=has_file, notifier=notifier)
 
     async def run() -> NodeEnd:
-        lock = await lock_directory(settings)
-        try:
-            # Another supervisor may have made the databases before it gave the lock back.
-            check_workers(settings)
-            with closing(Supervisor(settings, lock, arguments, notifier)) as supervisor:
-                # A start that fails before this step leaves no database: the next one may have more or fewer workers.
-                await trio.to_thread.run_sync(make_databases, settings)
-                return await run_locked(supervisor)
-        finally:
-            lock.release(clean=True)
-
-    async def run_locked(supervisor: Supervisor) -> NodeEnd:
         def report_ready() -> None:
             report_listening(settings, supervisor.addresses, [], as_json)
             notifier.ready()
@@ -304,12 +292,21 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             notifier.stopping()
             supervisor.stop()
 
-        async with trio.open_nursery() as nursery:
-            await nursery.start(_obey_signals, nursery, lambda: can_reload, supervisor.reload, stop)
-            nursery.start_soon(notifier.report_alive)
-            end = await supervisor.run(report_ready)
-            nursery.cancel_scope.cancel()
-        return end
+        lock = await lock_directory(settings)
+        try:
+            # Another supervisor may have made the databases before it gave the lock back.
+            check_workers(settings)
+            with closing(Supervisor(settings, lock, arguments, notifier)) as supervisor:
+                # A start that fails before this step leaves no database: the next one may have more or fewer workers.
+                await trio.to_thread.run_sync(make_databases, settings)
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(_obey_signals, nursery, lambda: can_reload, supervisor.reload, stop)
+                    nursery.start_soon(notifier.report_alive)
+                    end = await supervisor.run(report_ready)
+                    nursery.cancel_scope.cancel()
+                return end
+        finally:
+            lock.release(clean=True)
 
     end = trio.run(run)
     if end.reason is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -23,21 +24,21 @@ from stream_node.cli.request_options import (
     NO_CHANNEL,
     NO_SERVICES,
     NO_TLS,
+    VARIABLE,
     ChannelOptions,
     ServiceOptions,
     TlsOptions,
     TokenFileOption,
-    check_peer,
-    keep_token,
-    kept_token_file,
 )
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING or RUNS:
     import msgspec
 
-    from ockam.identity.token import hide_tokens
+    from ockam.files.durable_files import make_folder, write_durably
+    from ockam.identity.token import Token, TokenError, hide_tokens
     from stream_node.cli.contexts import (
+        ContextError,
         Target,
         add_context,
         contexts_file,
@@ -142,17 +143,17 @@ def add(
         index_service=services.index_service,
         framing=services.framing or "head",
         tls=tls_options.make(),
-        peer=check_peer(channel.peer),
+        peer=_check_peer(channel.peer),
         identity=None if channel.identity is None else os.path.abspath(channel.identity),
         channel_listener=channel.channel_listener,
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     # The context holds no secret: it names the file of its token.
-    token = keep_token(name, token_file)
+    token = _keep_token(name, token_file)
     contexts.targets[name] = msgspec.structs.replace(contexts.targets[name], token_file=token)
     save_contexts(file, contexts)
     # The context that is replaced may have stored a token, which nothing uses any more.
-    kept = kept_token_file(name)
+    kept = _kept_token_file(name)
     if token is None or os.path.realpath(token) != os.path.realpath(kept):
         kept.unlink(missing_ok=True)
     target = contexts.targets[name]
@@ -196,8 +197,45 @@ def remove(name: NameArgument) -> None:
     file = contexts_file()
     contexts = remove_context(load_contexts(file), name)
     save_contexts(file, contexts)
-    kept_token_file(name).unlink(missing_ok=True)
+    _kept_token_file(name).unlink(missing_ok=True)
     say({"removed": name, "current": contexts.current}, f"{name} is removed")
+
+
+def _check_peer(peer: str | None) -> str | None:
+    if peer is not None:
+        from ockam.identity.channel.identity_history import parse_identifier
+
+        for text in peer.split(","):
+            parse_identifier(text.strip())
+    return peer
+
+
+def _kept_token_file(context: str) -> Path:
+    """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
+    # A context may have any name, and a file may not.
+    return contexts_file().with_name(f"token-{hashlib.sha256(context.encode()).hexdigest()[:16]}")
+
+
+def _keep_token(context: str, file: str | None) -> str | None:
+    """Returns the path of the file with the token of a new context: the file of --token-file, or a new private file
+    with the token of STREAM_NODE_TOKEN. None: neither is given. Raises UsageError, ContextError."""
+    try:
+        if file is not None:
+            Token(file=file).read()
+            return os.path.abspath(file)
+        if not os.environ.get(VARIABLE):
+            return None
+        # The variable is gone in the next shell, so its token is stored beside the contexts.
+        kept = _kept_token_file(context)
+        text = Token(variable=VARIABLE).read()
+    except TokenError as error:
+        raise UsageError(str(error)) from error
+    try:
+        make_folder(kept.parent)
+        write_durably(kept, f"{text}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise ContextError(f"cannot write the token to {kept}: {error.strerror or error}") from error
+    return str(kept)
 
 
 def _report_without_effect(effective: Config) -> None:

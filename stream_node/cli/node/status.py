@@ -167,10 +167,8 @@ def _measured(check: Check, view: TopView, silent: SilentConsumer | None) -> Che
 
 async def _find_troubles(client: StreamClient) -> list[CheckResult]:
     try:
-        request = trouble_service.TroublesRequest(0)
-        answer = await ask_newer(
-            client, trouble_service.ADDRESS, trouble_service.TROUBLES, request, "tell what is wrong"
-        )
+        request, what = trouble_service.TroublesRequest(0), "tell what is wrong"
+        answer = await ask_newer(client, trouble_service.ADDRESS, trouble_service.TROUBLES, request, what)
         unknown = answer.unknown
     except (RequestRefused, UnexpectedAnswer, NodeFailed, CommandFailed) as error:
         unknown = str(error)
@@ -199,11 +197,6 @@ def _worker_lines(workers: list[OwnWorker]) -> list[str]:
     return [*columns(rows, right=frozenset({4, 5}))] if workers else []
 
 
-def _without_bars(line: str) -> str:
-    """A bar begins the performance data, and a name may contain bars."""
-    return line.replace("|", "¦")
-
-
 def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -> dict[str, Any]:
     return {
         "version": view.version,
@@ -224,8 +217,9 @@ def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -
 def _lines(view: TopView, found: list[CheckResult]) -> list[str]:
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
-        texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first)
-        first, *others = map(_without_bars, texts)
+        # A bar begins the performance data, and a name may contain bars.
+        texts = (f"{LEVELS[each.level].upper()} {each.name}: {each.text}".replace("|", "¦") for each in worst_first)
+        first, *others = texts
         return [f"{first} | {' '.join(each.figure for each in found if each.figure)}", *others]
     free = "unknown" if view.free_disk_bytes is None else f"{view.free_disk_bytes:,} bytes"
     lines = [f"stream-node {view.version or 'of an unknown version'}: {_ready(view).text}; free disk: {free}"]

@@ -112,13 +112,9 @@ async def list_all(
 
     Example: stream-node index list --stream orders
     """
-    ends = {
-        (each.stream_name, each.partition): each
-        async for each in client.list_streams(stream or "")
-        if stream is None or each.stream_name == stream
-    }
+    infos = [each async for each in client.list_streams(stream or "") if stream in (None, each.stream_name)]
     found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
-    unread = count_unread(found, ends.values())
+    unread = count_unread(found, infos)
     rows: list[tuple[Any, ...]] = []
     for each in found:
         lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
