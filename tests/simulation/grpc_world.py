@@ -27,8 +27,7 @@ from block_node.facility import Facility, Plugin
 from block_node.grpc.calls.publish import PublishCall
 from block_node.grpc.calls.services import GrpcServices, block_methods
 from block_node.grpc.client.consensus_machine import ConsensusLimits
-from block_node.grpc.http2.connection import DoorCounts, ServerConnection
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
+from block_node.grpc.http2.connection import CallHandler, DoorCounts, GrpcCall, Route, ServerConnection
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import PREFIX_BYTES, MessageBudget
 from block_node.grpc.limits import GrpcLimits

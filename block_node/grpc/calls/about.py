@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, SingleRequest
+from block_node.grpc.http2.connection import CallHandler, GrpcCall, SingleRequest
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.messages import HEALTH, WireMessage, read_message, write_message
 from block_node.grpc.schema import ProtoFile

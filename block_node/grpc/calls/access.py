@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from block_node.grpc.http2.handler import GrpcCall, SingleRequest, guarded
+from block_node.grpc.http2.connection import GrpcCall, SingleRequest, guarded
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, block_prefix, read_message, write_message
 from block_node.persist.errors import BlockNumberUnknown

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from block_node.grpc.calls.statistics import ANSWERS, COUNTED
-from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall
+from block_node.grpc.http2.connection import FAILED, CallHandler, GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (

@@ -19,7 +19,7 @@ from block_node.grpc.calls.access import AccessCall
 from block_node.grpc.calls.publish import DoorPublishers, PublishCall, refuse_not_ready
 from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.grpc.calls.status import write_detail, write_status
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, SingleRequest, UnaryHandler, guarded
+from block_node.grpc.http2.connection import CallHandler, GrpcCall, SingleRequest, UnaryHandler, guarded
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, SERVICES, GrpcLimits
 from block_node.grpc.messages import (

@@ -52,7 +52,7 @@ class AskedCall:
     def send(self, message: bytes, *, compressed: bool = False) -> bool:
         """Sends a message. Returns as `GrpcCall.send`. compressed: by the encoding in the metadata of the call."""
         prefix = prefix_of_message(len(message), compressed=compressed)
-        return self._connection.send(self._machine.stream_id, [prefix, message])
+        return self._connection.send(self._machine, [prefix, message])
 
     def end(self) -> None:
         self._connection.end_half(self._machine)

@@ -1,22 +1,22 @@
 """GrpcConnection: moves the bytes of one connection between its socket and `Http2Machine`, and calls handlers.
 
-It decides nothing about frames, windows or messages. `ServerConnection` answers calls; the client half is in
-`block_node.grpc.client`.
+It decides nothing about frames, windows or messages. `ServerConnection` answers calls: for each, a `Route` makes the
+`CallHandler`, which uses its `GrpcCall`. The client half is in `block_node.grpc.client`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import structlog
 import trio
 
 from block_node.grpc.http2.call_machine import CallMachine
-from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall, Routes
+from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.http2_machine import (
     CallAnswered,
     CallArrived,
@@ -28,7 +28,7 @@ from block_node.grpc.http2.http2_machine import (
     Http2Machine,
 )
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget
+from block_node.grpc.http2.message_reader import MessageBudget, prefix_of_message
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
@@ -37,6 +37,13 @@ from ockam.transport.connection_usage import waits_of
 
 LAST_WORDS_S: Final = 1.0
 """How long a connection that fails may take to send its GOAWAY, and to read the bytes under way."""
+
+COMPRESSED_BYTES_MIN: Final = 1024
+"""Smaller messages are sent as they are."""
+
+FAILED: Final = "the node could not answer; its log has the reason"
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -50,6 +57,33 @@ class DoorCounts:
         self.closed: Counter[str] = Counter()
         # Two rates, so that many lines about calls do not keep lines about connections out of the log.
         self.lines, self.call_lines = LogRate(), LogRate()
+
+
+class CallHandler(Protocol):
+    """Takes the messages of one call. Its methods are called in the trio thread, and never while one of them runs.
+    They can raise CallRefused, which ends the call. None is called after `ended`, or after the handler has ended the
+    call. logs_end: whether it logs itself why it ends a call.
+    """
+
+    logs_end: bool = False
+
+    def may_take(self) -> bool:
+        """Whether the handler takes messages now. After False, it must call `GrpcCall.resume` when it does."""
+        ...
+
+    def take(self, message: bytes) -> None: ...
+
+    def half_closed(self) -> None:
+        """Called when the peer sends no more messages."""
+        return
+
+    def room(self) -> None:
+        """Called after `GrpcCall.send` has returned False, when there is room."""
+        return
+
+    def ended(self, reason: str) -> None:
+        """Called when the call is over, and the handler has not ended it."""
+        return
 
 
 class ServedCall:
@@ -326,44 +360,107 @@ class GrpcConnection:
 
     # Called by `GrpcCall`.
 
-    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool:
-        served = self._served.get(stream_id)
-        machine = self._machine.calls.get(stream_id) if served is None else served.machine
-        if machine is None:
-            return True
+    def send(self, machine: CallMachine, pieces: list[bytes | memoryview]) -> bool:
         self._wake.set()
         return self._machine.send(machine, pieces, trio.current_time())
 
-    def finish(self, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool) -> None:
-        served = self._served.pop(stream_id, None)
-        machine = self._machine.calls.get(stream_id) if served is None else served.machine
-        if machine is not None:
-            # Only a publisher's handler ends its call while the handler is being made, and it logs the reason.
-            self._finish(machine, status, text, at_once=at_once, is_told=served is None or served.handler.logs_end)
+    def finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool) -> None:
+        served = self._served.pop(machine.stream_id, None)
+        # Only a publisher's handler ends its call while the handler is being made, and it logs the reason.
+        self._finish(machine, status, text, at_once=at_once, is_told=served is None or served.handler.logs_end)
 
     def resume(self, stream_id: int) -> None:
         self._resumed[stream_id] = None
         self._wake.set()
 
-    def widen(self, stream_id: int, window_bytes: int) -> None:
-        machine = self._machine.calls.get(stream_id)
-        if machine is not None:
-            self._machine.widen(machine, window_bytes, trio.current_time())
-            self._note_work()
+    def widen(self, machine: CallMachine, window_bytes: int) -> None:
+        self._machine.widen(machine, window_bytes, trio.current_time())
+        self._note_work()
 
-    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None:
+    def replace(self, machine: CallMachine, make: Callable[[], CallHandler]) -> None:
         def replaced(served: ServedCall) -> None:
             served.handler = make()
             served.has_half_closed = False
 
-        self._run(stream_id, replaced)
-        self.resume(stream_id)
+        self._run(machine.stream_id, replaced)
+        self.resume(machine.stream_id)
 
-    def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None:
-        served = self._served.get(stream_id)
-        if served is not None:
-            self._finish(served.machine, status, text, at_once=True)
-            self._end(stream_id, text)
+    def cancel(self, machine: CallMachine, status: GrpcStatus, text: str) -> None:
+        if machine.stream_id in self._served:
+            self._finish(machine, status, text, at_once=True)
+            self._end(machine.stream_id, text)
+
+
+class GrpcCall:
+    """One call, as its handler answers it. peer: the other side, as the door describes it.
+
+    encoding: the compression of large messages of the answer. may_wait: returns whether the call may wait in the middle
+    of a message while the unfinished messages of all calls take too much memory.
+    """
+
+    def __init__(self, connection: GrpcConnection, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
+        """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
+        self._connection = connection
+        self._machine = machine
+        self.request = request = machine.request
+        self.peer = peer
+        self.may_wait: Callable[[], bool] = lambda: True
+        self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
+
+    def send(self, *pieces: bytes | memoryview) -> bool:
+        """Sends a message. Returns whether there is room for more; if not, `CallHandler.room` follows."""
+        size_bytes = sum(map(len, pieces))
+        if self.encoding != IDENTITY and size_bytes >= COMPRESSED_BYTES_MIN:
+            packed = compress(b"".join(pieces), self.encoding)
+            if len(packed) < size_bytes:
+                return self._connection.send(self._machine, [prefix_of_message(len(packed), compressed=True), packed])
+        return self.begin_message(size_bytes, *pieces)
+
+    def begin_message(self, size_bytes: int, *pieces: bytes | memoryview) -> bool:
+        """Begins a message of `size_bytes` bytes, which is not compressed, with its first bytes. Returns as `send`."""
+        return self._connection.send(self._machine, [prefix_of_message(size_bytes), *pieces])
+
+    def send_part(self, *pieces: bytes | memoryview) -> bool:
+        """Sends the next bytes of the message that was begun. Returns as `send`."""
+        return self._connection.send(self._machine, list(pieces))
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
+        """Ends the call after all messages that were sent. Safe to repeat."""
+        self._connection.finish(self._machine, status, text, at_once=False)
+
+    def abort(self, status: GrpcStatus, text: str) -> None:
+        """Ends the call now, and drops the messages that wait for their peer. Safe to repeat."""
+        self._connection.finish(self._machine, status, text, at_once=True)
+
+    def cancel(self, status: GrpcStatus, text: str) -> None:
+        """Ends the call now for a reason that its handler does not know, and tells the handler. Safe to repeat."""
+        self._connection.cancel(self._machine, status, text)
+
+    def resume(self) -> None:
+        self._connection.resume(self._machine.stream_id)
+
+    def widen(self, window_bytes: int) -> None:
+        """Gives the call a larger window: the bytes that the peer may send before they are taken."""
+        self._connection.widen(self._machine, window_bytes)
+
+    def window_closed_s(self, now_s: float) -> float:
+        """Returns the longest time for which the peer could send nothing, because the call's window stood at 0."""
+        return self._machine.window_closed_s(now_s)
+
+    def replace(self, make: Callable[[], CallHandler]) -> None:
+        """Lets another handler take all further messages soon. make: makes that handler; not called if the call is
+        over. Any error that `make` raises, such as CallRefused, ends the call."""
+        self._connection.replace(self._machine, make)
+
+
+class Route(NamedTuple):
+    """One method of a service. open: makes the handler of a call; can raise CallRefused."""
+
+    open: Callable[[GrpcCall], CallHandler]
+    message_bytes_max: int
+
+
+Routes: TypeAlias = Mapping[bytes, Route]
 
 
 class ServerConnection(GrpcConnection):
@@ -422,6 +519,51 @@ class ServerConnection(GrpcConnection):
             # The headers go out at once: some peers wait for them before they send.
             if machine.may_send or machine.pending:
                 self._machine.begin(machine, call.encoding)
+
+
+def guarded(call: GrpcCall, function: Callable[[T], None], ended: Callable[[], None]) -> Callable[[T], None]:
+    """Returns a callback that calls the function. If the function raises, the call ends, and `ended` is called."""
+
+    def run(result: T) -> None:
+        try:
+            function(result)
+        except Exception:
+            logger.exception("grpc_call_failed", method=call.request.path.decode("latin-1"))
+            call.abort(GrpcStatus.INTERNAL, FAILED)
+            ended()
+
+    return run
+
+
+class SingleRequest(CallHandler):
+    """The base of handlers of calls with one request message. has_asked: whether the message has come."""
+
+    has_asked = False
+
+    def may_take(self) -> bool:
+        return not self.has_asked
+
+    def take(self, message: bytes) -> None:
+        # The answer goes out at once, not when the peer ends its half: some peers keep their half open.
+        self.has_asked = True
+        self.answer(message)
+
+    def answer(self, message: bytes) -> None:
+        raise NotImplementedError
+
+    def half_closed(self) -> None:
+        if not self.has_asked:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+
+
+class UnaryHandler(SingleRequest):
+    def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes]) -> None:
+        self._call = call
+        self._make_answer = answer
+
+    def answer(self, message: bytes) -> None:
+        self._call.send(self._make_answer(message))
+        self._call.finish()
 
 
 def _first_of(group: BaseExceptionGroup[ConnectionFailed], kind: type[ConnectionFailed]) -> ConnectionFailed:

@@ -12,8 +12,7 @@ import structlog
 import trio
 
 from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, origin_of
-from block_node.grpc.http2.connection import DoorCounts, ServerConnection
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route, Routes
+from block_node.grpc.http2.connection import CallHandler, DoorCounts, GrpcCall, Route, Routes, ServerConnection
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import DoorBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes

@@ -16,8 +16,7 @@ from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item
 from block_node.blocks.settings import VerifierSettings
 from block_node.grpc.calls.services import AboutCalls, GrpcServices, block_methods
-from block_node.grpc.http2.connection import DoorCounts, ServerConnection
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
+from block_node.grpc.http2.connection import CallHandler, DoorCounts, GrpcCall, Route, ServerConnection
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes

@@ -9,8 +9,15 @@ from typing import TypeVar
 
 import trio
 
-from block_node.grpc.http2.connection import DoorCounts, ServerConnection
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route, Routes, UnaryHandler
+from block_node.grpc.http2.connection import (
+    CallHandler,
+    DoorCounts,
+    GrpcCall,
+    Route,
+    Routes,
+    ServerConnection,
+    UnaryHandler,
+)
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
