@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-import msgspec
-
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
 from block_node.blocks.hash_scheme import HashRules, RootCandidate
 from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
@@ -49,27 +47,15 @@ class Phase(Enum):
     PROOFS = auto()
 
 
-class ReadBlock(msgspec.Struct, frozen=True):
-    """The parsed parts of a complete block.
-
-    roots: the possible root hashes, one for each hash scheme with the block's algorithm, if `Level.MERKLE` is on.
-    record_digest: the digest that record-file proofs sign, if there is a record file and `Level.RECORD_PROOF` is on.
-    """
-
-    header: BlockHeader
-    footer: BlockFooter
-    proofs: tuple[Item, ...]
-    roots: tuple[RootCandidate, ...]
-    rules: HashRules
-    record_digest: bytes | None
-    item_count: int
-    size_bytes: int
-
-
 class BlockReader:
     """Reads one block, item by item. number: the expected number of the block; None accepts any.
 
     Every error is a VerificationFailed. After an error the reader must not be used any more.
+
+    - header, footer, proofs: the parts that are kept. rules: the hash rules that the header names.
+    - roots: after `finish`, the possible root hashes, one for each hash scheme with these rules; empty without
+      `Level.MERKLE`.
+    - record_digest: the digest that record-file proofs sign; None without a record file or `Level.RECORD_PROOF`.
 
     Invariant: `_plain`, the kinds of item that are hashed without further checks, is empty except in `Phase.ITEMS`.
     """
@@ -81,13 +67,14 @@ class BlockReader:
         self._settings = settings
         self._hashing = bool(settings.levels & Level.MERKLE)
         self._phase = Phase.NOTHING
-        self._header: BlockHeader | None = None
-        self._footer: BlockFooter | None = None
-        self._proofs: list[Item] = []
+        self.header: BlockHeader
+        self.footer: BlockFooter
+        self.proofs: list[Item] = []
+        self.roots: tuple[RootCandidate, ...] = ()
         self._has_record = False
         self.record_digest: bytes | None = None
         # The header names the hash algorithm. Nothing is hashed before the header has arrived.
-        self._rules = settings.hash_schemes[0].rules
+        self.rules = settings.hash_schemes[0].rules
         self._tree = BlockTree(())
         self._leaves: dict[int, list[bytes]] = {}
         self._leaf_count = 0
@@ -109,7 +96,7 @@ class BlockReader:
             rest = items[1:]
         # Nearly all items take the fast path: one field, whose tag and length have one byte each. Longer lengths
         # are checked by `_is_one_field`.
-        hash_, leaf, hashing = self._rules.new, self._rules.leaf, self._hashing
+        hash_, leaf, hashing = self.rules.new, self.rules.leaf, self._hashing
         for item in rest:
             size = len(item)
             append = self._plain.get(item[0]) if size else None
@@ -149,28 +136,19 @@ class BlockReader:
             self._held.clear()
             self.add((item,))
 
-    def finish(self) -> ReadBlock:
-        """Completes the block and returns its parts. Raises VerificationFailed if a mandatory item is missing."""
+    def finish(self) -> BlockReader:
+        """Completes the block. Returns this reader, now with the root hashes. Raises VerificationFailed if a mandatory
+        item is missing."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
-        if self._header is None or self._footer is None or not self._proofs:
-            missing = "header" if self._header is None else "footer" if self._footer is None else "proof"
+        missing = {Phase.NOTHING: "header", Phase.ITEMS: "footer", Phase.FOOTER: "proof"}.get(self._phase)
+        if missing is not None:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it has no {missing}")
         self._fold()
-        roots: tuple[RootCandidate, ...] = ()
         if self._hashing:
-            assert self._header.timestamp is not None
-            roots = self._tree.roots(self._header.timestamp, self._footer)
-        return ReadBlock(
-            header=self._header,
-            footer=self._footer,
-            proofs=tuple(self._proofs),
-            roots=roots,
-            rules=self._rules,
-            record_digest=self.record_digest,
-            item_count=self.item_count,
-            size_bytes=self.size_bytes,
-        )
+            assert self.header.timestamp is not None
+            self.roots = self._tree.roots(self.header.timestamp, self.footer)
+        return self
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
         return VerificationFailed(kind, level, self.number or 0, reason)
@@ -217,7 +195,7 @@ class BlockReader:
             if self._has_record:
                 raise self.failed(FailureKind.BAD_STRUCTURE, "it has two record files")
             self._has_record = True
-        item = LargeItem(head, self._rules, read_record=bool(self._settings.levels & Level.RECORD_PROOF))
+        item = LargeItem(head, self.rules, read_record=bool(self._settings.levels & Level.RECORD_PROOF))
         if item.size > self._settings.item_bytes_max:
             raise self._too_large(kind, self._settings.item_bytes_max)
         return item
@@ -243,9 +221,9 @@ class BlockReader:
         else:
             if self._phase is Phase.ITEMS:
                 raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, "it has a proof before the footer")
-            if len(self._proofs) == self._settings.proofs_max:
+            if len(self.proofs) == self._settings.proofs_max:
                 raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.proofs_max} proofs")
-            self._proofs.append(item)
+            self.proofs.append(item)
             self._phase = Phase.PROOFS
 
     def _keep_header(self, item: Item) -> None:
@@ -261,16 +239,16 @@ class BlockReader:
             reason = f"its header names hash algorithm {header.hash_algorithm}, which is not known"
             raise self.failed(FailureKind.UNSUPPORTED_STREAM_FORMAT, reason)
         # All later items are hashed by the algorithm of the header, once for each scheme that uses it.
-        self._rules, self._tree = schemes[0].rules, BlockTree(schemes)
+        self.rules, self._tree = schemes[0].rules, BlockTree(schemes)
         self.number = header.number
-        self._header = header
+        self.header = header
         self._phase = Phase.ITEMS
         # Each plain kind appends to the leaves of its subtree.
         for kind in PLAIN_KINDS:
             self._plain[kind << 3 | 2] = self._leaves.setdefault(_place(kind), []).append
         # The header itself is a leaf too.
         if self._hashing:
-            self._leaves[Category.OUTPUTS].append(self._rules.leaf_hash(item))
+            self._leaves[Category.OUTPUTS].append(self.rules.leaf_hash(item))
 
     def _keep_footer(self, item: Item) -> None:
         footer = read_footer(item)
@@ -281,7 +259,7 @@ class BlockReader:
         for root in (footer.previous_root, footer.all_blocks_root, footer.state_root):
             if root and len(root) not in sizes:
                 raise self.failed(FailureKind.UNABLE_TO_PARSE, f"a root in its footer has {len(root)} bytes")
-        self._footer = footer
+        self.footer = footer
         self._phase = Phase.FOOTER
         self._plain = {}
 

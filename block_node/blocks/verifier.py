@@ -18,7 +18,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import msgspec
 
 from block_node.blocks.address_book import AddressBooks
-from block_node.blocks.block_reader import BlockReader, ReadBlock
+from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims, check_link, check_number, settle_roots
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate, in_order, names_of
@@ -112,7 +112,7 @@ class Verifier:
 
     # The checks of a whole block.
 
-    def check(self, block: ReadBlock) -> BlockResult:
+    def check(self, block: BlockReader) -> BlockResult:
         """Checks a block at all levels except the chain. The root hash by the scheme of the chain comes first."""
         number, levels = block.header.number, self.settings.levels
         known = self.settings.known_roots.get(number)
@@ -168,7 +168,7 @@ class Verifier:
             raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STRUCTURE, number, reason)
         return proof
 
-    def _check_record_file(self, block: ReadBlock, proof: RecordFileProof) -> Level:
+    def _check_record_file(self, block: BlockReader, proof: RecordFileProof) -> Level:
         if not self.settings.levels & Level.RECORD_PROOF:
             return Level(0)
         number = block.header.number
@@ -183,7 +183,7 @@ class Verifier:
         return Level.RECORD_PROOF
 
     def _check_state_proof(
-        self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
+        self, block: BlockReader, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
         """Returns the checked levels, the possible root hashes of the block, and the claim about a later block. The
         root hash at which the proof starts comes first; with a checked signature, only this one remains."""

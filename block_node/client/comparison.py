@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from block_node.blocks.block_reader import BlockReader, ReadBlock
+from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.errors import BlockError, Level
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.errors import AnotherBlock, BlockNotCompared
@@ -24,7 +24,7 @@ STEP_BYTES: Final = 16 * 1024
 """The bytes of small blocks that one step reads. The node answers the questions of a step during the next step."""
 
 
-def read_given(block: OutgoingBlock) -> Iterator[int | ReadBlock]:
+def read_given(block: OutgoingBlock) -> Iterator[int | BlockReader]:
     """Reads and hashes a block, one chunk at a step. Yields the bytes of each, then the result. Raises BlockError."""
     reader = BlockReader(block.number, READING)
     for chunk in block.chunks():
@@ -57,7 +57,7 @@ class Comparison:
         self._stored = stored
         self._answer_s_max = answer_s_max
         self._on_done = on_done
-        self._reading: Iterator[int | ReadBlock] | None = None
+        self._reading: Iterator[int | BlockReader] | None = None
         self._asked: dict[int, Callable[[], None]] = {}
         self._answered_s = session.now_s()
         self._stop_timer: Callable[[], None] | None = None
@@ -78,7 +78,7 @@ class Comparison:
             block = self._unread[0]
             if self._reading is None:
                 self._reading = read_given(block)
-            given: int | ReadBlock | BlockError
+            given: int | BlockReader | BlockError
             # A large block is read over several steps.
             try:
                 given = next(self._reading)
@@ -98,7 +98,7 @@ class Comparison:
         if self._unread:
             self._stop_step = self._session.shell.call_later(0.0, self._step)
 
-    def _ask(self, number: int, given: ReadBlock, offset: int) -> None:
+    def _ask(self, number: int, given: BlockReader, offset: int) -> None:
         """Asks the node for the root hash of its block. With an `offset` near the block's end, the answer is small."""
         if not self._asked:
             self._answered_s = self._session.now_s()
@@ -127,7 +127,7 @@ class Comparison:
                 number, RequestTimeout(f"{self._session.address} has not answered for {self._answer_s_max:g} s")
             )
 
-    def _answered(self, number: int, given: ReadBlock, offset: int, answer: BlockPart | ClientError) -> None:
+    def _answered(self, number: int, given: BlockReader, offset: int, answer: BlockPart | ClientError) -> None:
         node = self._session.address
         self._answered_s = self._session.now_s()
         if isinstance(answer, ClientError):
@@ -142,7 +142,7 @@ class Comparison:
         else:
             self._compare(number, given, answer.root)
 
-    def _compare(self, number: int, given: ReadBlock, stored: bytes) -> None:
+    def _compare(self, number: int, given: BlockReader, stored: bytes) -> None:
         if stored in [each.root for each in given.roots]:
             self._finish(number, None)
         else:
