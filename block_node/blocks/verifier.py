@@ -130,15 +130,9 @@ class Verifier:
         for item in block.proofs:
             proof = self._read(item, number)
             kinds.append(proof.kind)
-            if isinstance(proof.content, RecordFileProof):
-                checked |= self._check_record_file(block, proof.content)
-            elif isinstance(proof.content, StateProof):
-                level, roots, claim = self._check_state_proof(block, roots, proof.content)
-                checked |= level
-                claims += claim
-            elif isinstance(proof.content, TssProof):
-                level, roots = self._check_tss_proof(number, roots, proof.content.signature)
-                checked |= level
+            level, roots, claimed = self._check_proof(block, roots, proof.content)
+            checked |= level
+            claims += claimed
         # A block is not proved if no level that is on has checked one of its proofs.
         unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
         if unchecked and not (self.settings.accept_unchecked_proofs and any(kinds)):
@@ -168,53 +162,45 @@ class Verifier:
             raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STRUCTURE, number, reason)
         return proof
 
-    def _check_record_file(self, block: BlockReader, proof: RecordFileProof) -> Level:
-        if not self.settings.levels & Level.RECORD_PROOF:
-            return Level(0)
-        number = block.header.number
-        check_record_proof(
-            number,
-            proof,
-            block.record_digest,
-            self._books.find(number) if self._books else None,
-            signatures_min=self.settings.signatures_min,
-            skip_unknown=self.settings.skip_unknown_signers,
-        )
-        return Level.RECORD_PROOF
-
-    def _check_state_proof(
-        self, block: BlockReader, roots: tuple[RootCandidate, ...], proof: StateProof
+    def _check_proof(
+        self,
+        block: BlockReader,
+        roots: tuple[RootCandidate, ...],
+        proof: RecordFileProof | StateProof | TssProof | None,
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Returns the checked levels, the possible root hashes of the block, and the claim about a later block. The
-        root hash at which the proof starts comes first; with a checked signature, only this one remains."""
-        number = block.header.number
-        if not self.settings.levels & (Level.STATE_PROOF | Level.TSS):
+        """Checks one proof at the levels that are on. Returns the levels at which it was checked, the root hashes that
+        remain possible, the likeliest first, and the claim about a later block. Raises VerificationFailed."""
+        number, levels = block.header.number, self.settings.levels
+        if isinstance(proof, RecordFileProof) and levels & Level.RECORD_PROOF:
+            check_record_proof(
+                number,
+                proof,
+                block.record_digest,
+                self._books.find(number) if self._books else None,
+                signatures_min=self.settings.signatures_min,
+                skip_unknown=self.settings.skip_unknown_signers,
+            )
+            return Level.RECORD_PROOF, roots, ()
+        if isinstance(proof, TssProof) and levels & Level.TSS:
+            # Only the root hash that is signed remains.
+            for each in roots:
+                if self._is_signed(SignedRoot(number, number, each.root, proof.signature)):
+                    return Level.TSS, (each,), ()
+            raise _not_signed(SignedRoot(number, number, roots[0].root, proof.signature))
+        if not isinstance(proof, StateProof) or not levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
         root, claim = check_state_proof(number, roots, block.rules, proof)
         if self.settings.known_roots.get(claim.target, claim.root) != claim.root:
             reason = f"its state proof resolves to {claim.root.hex()}, not to the known root of block {claim.target}"
             raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STATE_PROOF, number, reason)
-        signed = SignedRoot(claim.target, number, claim.root, proof.signature or b"")
-        level = Level(0)
-        if self.settings.levels & Level.TSS:
+        # With a checked signature, only the root hash at which the proof starts remains; else it comes first.
+        roots = in_order(roots, root.scheme)
+        if levels & Level.TSS:
+            signed = SignedRoot(claim.target, number, claim.root, proof.signature or b"")
             if not self._is_signed(signed):
                 raise _not_signed(signed)
-            level = Level.TSS
-        roots = (root,) if level else in_order(roots, root.scheme)
-        if self.settings.levels & Level.STATE_PROOF:
-            return level | Level.STATE_PROOF, roots, (claim,)
-        return level, roots, ()
-
-    def _check_tss_proof(
-        self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
-    ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """Returns the checked level and the root hashes that remain possible. Raises VerificationFailed."""
-        if not self.settings.levels & Level.TSS:
-            return Level(0), roots
-        for each in roots:
-            if self._is_signed(SignedRoot(number, number, each.root, signature)):
-                return Level.TSS, (each,)
-        raise _not_signed(SignedRoot(number, number, roots[0].root, signature))
+            roots = (root,)
+        return levels & (Level.STATE_PROOF | Level.TSS), roots, (claim,) if levels & Level.STATE_PROOF else ()
 
     def _is_signed(self, signed: SignedRoot) -> bool:
         """Whether the external verifier accepts a signature. Raises VerificationFailed if it raises an exception."""
