@@ -11,10 +11,9 @@ from typing import NamedTuple, ParamSpec, Protocol
 import structlog
 import trio
 
-from block_node.backfill.chunks import FetchedRange
-from block_node.backfill.fill_machine import FillMachine
+from block_node.backfill.fill_machine import FetchedRange, FillMachine
 from block_node.backfill.plan import Kind
-from block_node.backfill.source import RunningFetch
+from block_node.backfill.route_source import RunningFetch
 from block_node.backfill.state import BackfillState
 from block_node.blocks.errors import Level
 from block_node.events import BackfilledBlockNotification, PersistedNotification, VerificationNotification

@@ -1,14 +1,16 @@
-"""A source of blocks over an Ockam route: another node with the services `block_status` and `block_subscribe`.
+"""The interface of a source of blocks (`BlockSource`: another node that reports which blocks it has, and sends blocks),
+and the source over an Ockam route: a node with the services `block_status` and `block_subscribe`.
 
-Each request is a worker with an address of its own. It confirms received items at once, so the source node never waits.
+A source calls its callbacks in the trio thread, and only after the call that started the request has returned. Over a
+route, each request is a worker with an address of its own. It confirms received items at once, so the source node never
+waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from block_node.backfill.source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.item_splitting import ItemJoiner
 from block_node.persist.ranges import BlockRanges
@@ -41,6 +43,56 @@ from ockam.actors.node import Node
 from ockam.actors.worker import NEVER, Worker
 from ockam.identity.rules.rights import Demand
 from ockam.protocol import ERROR, ProtocolError
+
+ANSWER_S_MAX = 10.0
+"""The longest wait for the first answer. Messages to an unreachable source node are lost without an error."""
+LOOK_S = 1.0
+LACKING = frozenset(
+    {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
+)
+"""The reasons that mean that the source node does not have the blocks that it claimed."""
+
+StatusDone = Callable[[BlockRanges | None, str], None]
+"""The callback of `ask_status`: the blocks of the source node, or None and the reason of the failure."""
+
+
+RootDone = Callable[[bytes | None, str], None]
+"""The callback of `ask_root`: the root hash, or None and the reason of the failure."""
+
+
+class FetchListener(Protocol):
+    """Receives the blocks of one request. No method is called after `ended`."""
+
+    def grew(self, size_bytes: int) -> None: ...
+
+    def block(self, number: int, items: list[bytes]) -> None: ...
+
+    def ended(self, reason: str, *, lied: bool) -> None:
+        """The request has failed. lied: the source node lacks blocks that it claimed, or sent invalid messages."""
+        ...
+
+
+class RunningFetch(Protocol):
+    def cancel(self) -> None:
+        """Cancels the request: its listener is not called any more. Safe to repeat."""
+        ...
+
+
+class BlockSource(Protocol):
+    """`RouteSource` over an Ockam route, or `GrpcSource` over the gRPC services of the reference block node."""
+
+    def ask_status(self, on_done: StatusDone) -> None: ...
+
+    def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
+        """size_bytes: the size of the block if it is stored here: the source then sends no bytes of it; else 0."""
+        ...
+
+    def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...
+
+    def close(self) -> None:
+        """Ends the connections that this source has opened for itself. It gets no further request."""
+        ...
+
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024

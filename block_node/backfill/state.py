@@ -17,9 +17,8 @@ from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health, SourceStatistics
 from block_node.backfill.plan import BlockGap, Kind, count_blocks
-from block_node.backfill.route_source import RouteSource
+from block_node.backfill.route_source import BlockSource, RouteSource
 from block_node.backfill.settings import BackfillSettings, SourceSetting
-from block_node.backfill.source import BlockSource
 from block_node.blocks.errors import Level
 from block_node.node import BlockNode
 from block_node.persist.schema import NUMBER_MAX

@@ -15,8 +15,8 @@ from block_node.blocks.errors import BlockFormatError, FailureKind, Level, Verif
 from block_node.blocks.hash_scheme import HashRules, RootCandidate
 from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
 from block_node.blocks.merkle import BlockTree, Category, place_of
+from block_node.blocks.proof_checks import RecordFileReader
 from block_node.blocks.protobuf import BYTES, read_varint
-from block_node.blocks.record_proof import RecordFileReader
 from block_node.blocks.settings import VerifierSettings
 from block_node.protocol import Piece
 

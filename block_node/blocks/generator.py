@@ -23,9 +23,9 @@ from block_node.blocks.hash_scheme import CURRENT, HashScheme
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
 from block_node.blocks.keys import SigningKeys
 from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
+from block_node.blocks.proof_checks import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.proofs import ProofKind, RecordFileProof, make_record_proof
 from block_node.blocks.protobuf import bytes_field, number_field
-from block_node.blocks.record_proof import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.settings import VerifierSettings
 
 FIXED_ITEMS = 4

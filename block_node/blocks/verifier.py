@@ -23,10 +23,9 @@ from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate, in_order, names_of
 from block_node.blocks.items import Item
+from block_node.blocks.proof_checks import check_record_proof, check_state_proof
 from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, StateProof, TssProof, read_proof
-from block_node.blocks.record_proof import check_record_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
-from block_node.blocks.state_proof import check_state_proof
 from block_node.protocol import Piece
 
 P = ParamSpec("P")

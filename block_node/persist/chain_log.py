@@ -8,7 +8,7 @@ all blocks that were stored earlier are deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from block_node.persist import schema as sql
-from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
 from block_node.persist.mark import (
     STREAM_PREFIX,
     BlockMark,
@@ -27,14 +26,46 @@ from block_node.persist.mark import (
     key_of,
 )
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.schema import BlockPlace
+from block_node.persist.schema import GET_CHAIN, BlockPlace, recount_chain
 from stream_service.stored import LOST_EXTRAS
 from stream_storage.checksum import checksum_full, seed_base
-from stream_storage.contract import Append, Session, StreamRecord
-from stream_storage.errors import DatabaseCorrupt, corrupt_text
+from stream_storage.contract import Append, Do, Operation, Session, StreamRecord
+from stream_storage.errors import DatabaseCorrupt, StorageError, corrupt_text
 from stream_storage.schema import messages
 from stream_storage.statement import replacing
 from stream_storage.statement import sql as sql_statement
+
+
+class BlockNumberUnknown(StorageError):
+    """Raised for a request that names a block which is not stored."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
+
+
+class StoredBlockDiffers(StorageError):
+    """Raised if a block with the same number and another root hash is already stored."""
+
+    def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
+        super().__init__(
+            f"block {number} is stored with root {stored.hex()[:16]}…, and one with root {offered.hex()[:16]}… was "
+            "offered; find out which source is wrong"
+        )
+
+
+class PredecessorMissing(StorageError):
+    """Raised for a block if an earlier block could not be stored."""
+
+    def __init__(self, number: int, behind: int) -> None:
+        super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
+
+
+class StagedPartMissing(StorageError):
+    """Raised for a large block if one of its staged parts (written before the verification) is missing."""
+
+    def __init__(self, number: int, part: int) -> None:
+        super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")
+
 
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
@@ -414,3 +445,113 @@ def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
     rest = iter(parts)
     while run := list(islice(rest, APPEND_PARTS)):
         yield run
+
+
+PLACES_PER_READ = 256
+
+
+class StoredParts(msgspec.Struct, frozen=True):
+    place: BlockPlace
+    first_part: int
+    parts: Sequence[bytes]
+
+    @property
+    def next_part(self) -> int:
+        return self.first_part + len(self.parts)
+
+    @property
+    def is_last(self) -> bool:
+        return self.next_part == self.place.parts
+
+
+def read_chain(session: Session, log: ChainLog) -> StoredChain | None:
+    """Returns the present state of a chain; None if no block of the chain was ever stored."""
+    known = session.execute(GET_CHAIN, (log.chain,)).fetchone()
+    return None if known is None else log.state(session)
+
+
+def recount(session: Session, log: ChainLog) -> StoredChain | None:
+    recount_chain(session, log.chain)
+    return read_chain(session, log)
+
+
+class StoreBlock(Do[StoredBlock]):
+    __slots__ = ("block",)
+
+    def __init__(
+        self, block: NewBlock, work: Callable[[Session], StoredBlock], on_done: Callable[[StoreBlock], None]
+    ) -> None:
+        super().__init__(work, on_done)
+        self.block = block
+
+    def row_count(self) -> int:
+        return self.block.staged + len(self.block.parts)
+
+
+class StageParts(Do[None]):
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: int, work: Callable[[Session], None], on_done: Callable[[StageParts], None]) -> None:
+        super().__init__(work, on_done)
+        self._rows = rows
+
+    def row_count(self) -> int:
+        return self._rows
+
+
+class ReadBlocks(Operation):
+    """Reads at most `blocks` consecutive blocks, from part number `part` of block `number` on, up to the first missing
+    one: at least one part, but none if `part` is beyond the end of the first block. Fails if the first block is missing
+    or unreadable. A later unreadable block only ends the read."""
+
+    __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
+
+    def __init__(
+        self,
+        log: ChainLog,
+        number: int,
+        part: int,
+        bytes_max: int,
+        on_done: Callable[[ReadBlocks], None],
+        *,
+        blocks: int,
+    ) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.number = number
+        self.part = part
+        self.bytes_max = bytes_max
+        self.blocks = blocks
+        self.found: list[StoredParts] = []
+
+    def apply(self, session: Session) -> None:
+        self.found = []
+        room_bytes, part = self.bytes_max, self.part
+        # A block that does not fit is left to the next read, which begins with it.
+        for place in self._places(session):
+            if part >= place.parts:
+                self.found.append(StoredParts(place, part, ()))
+                return
+            if self.found and place.size_bytes > room_bytes:
+                return
+            try:
+                parts = self.log.read(session, place, part, room_bytes)
+            except DatabaseCorrupt:
+                if not self.found:
+                    raise
+                return
+            self.found.append(StoredParts(place, part, parts))
+            # The rest of this block comes first in the next read.
+            if not self.found[-1].is_last:
+                return
+            room_bytes -= sum(map(len, parts))
+            part = 0
+        if not self.found:
+            raise BlockNumberUnknown(self.number)
+
+    def _places(self, session: Session) -> Iterator[BlockPlace]:
+        first = self.log.places(session, self.number, 1)
+        yield from first
+        # The other places are read only if there is room: a part of a large first block fills the read alone.
+        if first and self.blocks > 1:
+            yield from self.log.places(session, self.number + 1, self.blocks - 1)

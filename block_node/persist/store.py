@@ -14,9 +14,18 @@ from functools import partial
 import msgspec
 import structlog
 
-from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
-from block_node.persist.errors import PredecessorMissing, StoredBlockDiffers
-from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, read_chain, recount
+from block_node.persist.chain_log import (
+    ChainLog,
+    NewBlock,
+    PredecessorMissing,
+    ReadBlocks,
+    StageParts,
+    StoreBlock,
+    StoredBlockDiffers,
+    StoredChain,
+    read_chain,
+    recount,
+)
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace, mark_damaged
 from stream_storage.contract import Do, DoLittle, Session, StreamRecord, ignore_done

@@ -11,7 +11,7 @@ from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.items import ItemKind, item_kind, read_footer
 from block_node.blocks.settings import VerifierSettings
 from block_node.item_splitting import ItemBatch, ItemSplitter
-from block_node.persist.operations import ReadBlocks
+from block_node.persist.chain_log import ReadBlocks
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
 from stream_storage.errors import StorageClosed

@@ -40,14 +40,57 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, HeaderDecision, Stage, Then, decide
+from block_node.publish.block_machine import (
+    BlockChange,
+    BlockInFlight,
+    Blocks,
+    DurableRoots,
+    HeaderDecision,
+    InFlightStatistics,
+    Stage,
+    Then,
+    Watermark,
+    decide,
+    named,
+)
 from block_node.publish.catch_up_machine import CatchUp, PluginWatch
 from block_node.publish.limits import PublishLimits
-from block_node.publish.session_machine import Action, Input, PublisherState, SessionState
-from block_node.publish.statistics import SESSIONS_LISTED_MAX, BlockRefusal, PublishStatistics
-from block_node.publish.watermark_machine import DurableRoots, Watermark, named
+from block_node.publish.session_machine import Action, Input, PublisherState, PublisherStatistics, SessionState
 
 REFUSALS_KEPT_MAX = 20
+SESSIONS_LISTED_MAX = 50
+
+
+class BlockRefusal(msgspec.Struct, frozen=True):
+    """A block that failed verification. failure: a `FailureKind` value."""
+
+    block_number: int
+    failure: str
+    reason: str
+
+
+class PublishStatistics(msgspec.Struct, frozen=True):
+    """The state of publishing, and counters since the start of the node.
+
+    - publishers_lost: publishers that disconnected without ending their stream, or whose stream ended for a fault.
+    - last_block: the highest acknowledged block. next_block: the lowest that the node lacks and nobody sends.
+    - target_block: the highest offered block that the node has not reached.
+    - sessions: the first connected publishers. refusals: the last blocks that failed verification, latest last.
+    """
+
+    publishers: int
+    publishers_lost: int
+    last_block: int | None
+    next_block: int
+    target_block: int | None
+    catch_up_stalled: bool
+    in_flight: InFlightStatistics
+    acknowledgements: int
+    refused_blocks: int
+    resends_asked: int
+    node_failures: int
+    sessions: list[PublisherStatistics]
+    refusals: list[BlockRefusal]
 
 
 class SendResponse(msgspec.Struct, frozen=True):

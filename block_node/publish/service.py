@@ -38,10 +38,16 @@ from block_node.protocol import (
 )
 from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import FindRoots, Mending
-from block_node.publish.publish_machine import Effect, EndSession, LogLine, PublishMachine, SendResponse
+from block_node.publish.publish_machine import (
+    Effect,
+    EndSession,
+    LogLine,
+    PublishMachine,
+    PublishStatistics,
+    SendResponse,
+)
 from block_node.publish.session import PublisherSession
 from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
-from block_node.publish.statistics import PublishStatistics
 from ockam.actors.address import LOCAL, Address, Route, local
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node

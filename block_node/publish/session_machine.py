@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+import msgspec
+
 from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import EndStream, Piece, PublisherEndCode
-from block_node.publish.statistics import PublisherStatistics
 
 
 class SessionState(enum.Enum):
@@ -180,6 +181,17 @@ class SessionMachine:
     def check(self) -> None:
         assert (self.block_number is not None) == (self.state is SessionState.RECEIVING)
         assert not self.in_item or self.state is SessionState.RECEIVING
+
+
+class PublisherStatistics(msgspec.Struct, frozen=True):
+    """A connected publisher, see `PublisherState`. block_number: the block that it sends now."""
+
+    publisher_id: int
+    peer: str
+    block_number: int | None
+    newest_offered: int | None
+    behind: int | None
+    is_held: bool
 
 
 class PublisherState:

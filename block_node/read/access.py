@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from block_node.persist.errors import BlockNumberUnknown
+from block_node.persist.chain_log import BlockNumberUnknown, ReadBlocks
 from block_node.persist.mark import PART_BYTES_MAX
-from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import ChainStore
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from ockam.actors.message import Message

@@ -10,8 +10,8 @@ from block_node.node import BlockNode
 from block_node.persist.ranges import BlockRanges
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusDetail, StatusResponse
 from block_node.read.access import AccessService, BlockAccessStatistics
+from block_node.read.feed import SubscribeLimits
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
-from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node

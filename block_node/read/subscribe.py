@@ -2,7 +2,7 @@
 
 All blocks come from the store by `block_node.read.feed`, so none is missed between history and live blocks. A
 subscription in the early mode also sends items before they are verified, once it has sent all earlier blocks
-(`early_event`). `subscription_plan` decides the meaning of a request. The service is not gating: subscribers read
+(`early_event`). `plan_subscription` decides the meaning of a request. The service is not gating: subscribers read
 stored blocks at their own speed, so none can slow down a publisher.
 """
 
@@ -31,7 +31,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, split_items, split_piece
-from block_node.persist.operations import StoredParts
+from block_node.persist.chain_log import StoredParts
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
@@ -48,9 +48,8 @@ from block_node.protocol_reading import (
     Unsubscribe,
     opening_of,
 )
-from block_node.read.feed import BlockFeed
+from block_node.read.feed import BlockFeed, PlanRefused, SubscribeLimits, SubscriptionPlan, plan_subscription
 from block_node.read.packing import packed
-from block_node.read.subscription_plan import PlanRefused, SubscribeLimits, SubscriptionPlan, plan_subscription
 from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node

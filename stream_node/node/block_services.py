@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
 from block_node.backfill.state import BackfillState, BackfillStatistics
+from block_node.backfill.worker import BackfillService
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import TssVerifier
-from block_node.grpc.calls.statistics import GrpcCallStatistics
+from block_node.grpc.calls.publish import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.mark import STREAM_PREFIX
-from block_node.persist.scan import BlockScan
+from block_node.persist.plugin import BlockScan
 from block_node.persist.store import BlockRetention
 from block_node.publish.limits import PublishLimits
+from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscribe import SubscribeStatistics
-from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local, split_host_port
 from ockam.actors.message import Message
 from ockam.identity.tls import Tls, new_client_context

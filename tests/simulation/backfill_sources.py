@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import trio
 
-from block_node.backfill.source import FetchListener, RootDone, StatusDone
+from block_node.backfill.route_source import FetchListener, RootDone, StatusDone
 from block_node.blocks.generator import ChainGenerator, GeneratedBlock
 from block_node.blocks.items import Item, ItemKind, item_kind
 from block_node.events import ITEM_OVERHEAD_BYTES

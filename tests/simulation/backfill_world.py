@@ -13,15 +13,15 @@ import msgspec
 import trio
 
 from block_node.backfill.fill_machine import FillMachine
-from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.state import BackfillState
+from block_node.backfill.worker import BackfillService
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.node import BlockNode, BlockNodeSettings
+from block_node.persist.plugin import BlockScan
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.scan import BlockScan
 from ockam.actors.address import local
 from ockam.actors.node import Node
 from stream_storage.contract import Session

@@ -22,8 +22,8 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.publish.limits import PublishLimits
+from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices
-from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local
 from ockam.actors.node import Node
 from tests.simulation.block_auditor import BlockAuditor

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import trio
 
-from block_node.backfill.source import LACKING
+from block_node.backfill.route_source import LACKING
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.blocks.settings import VerifierSettings

@@ -12,11 +12,10 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
 from block_node.grpc.http2.call_machine import CallMachine, CallRequest
-from block_node.grpc.http2.compression import ACCEPTED, IDENTITY
 from block_node.grpc.http2.connection import DoorCounts, GrpcConnection, ServedCall
 from block_node.grpc.http2.http2_machine import ACCEPTED_HEADER, CallAnswered, CallOpened, Http2Machine
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget, prefix_of_message
+from block_node.grpc.http2.message_reader import ACCEPTED, IDENTITY, MessageBudget, prefix_of_message
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message
 

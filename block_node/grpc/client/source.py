@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from block_node.backfill.source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
+from block_node.backfill.route_source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.connection import AnswerHandler, AskedCall, AskingConnection

@@ -16,7 +16,6 @@ import structlog
 import trio
 
 from block_node.grpc.http2.call_machine import CallMachine
-from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.http2_machine import (
     CallAnswered,
     CallArrived,
@@ -28,7 +27,7 @@ from block_node.grpc.http2.http2_machine import (
     Http2Machine,
 )
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget, prefix_of_message
+from block_node.grpc.http2.message_reader import GZIP, IDENTITY, ZSTD, MessageBudget, compress, prefix_of_message
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate

@@ -25,10 +25,9 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, Frame
 
 from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, CallRequest, Headers
-from block_node.grpc.http2.compression import ACCEPTED, IDENTITY
 from block_node.grpc.http2.flood_machine import HEAD_BYTES, PREFACE_BYTES, Flood, FloodGuard
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget, MessageReader
+from block_node.grpc.http2.message_reader import ACCEPTED, IDENTITY, MessageBudget, MessageReader
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, encode_message, read_timeout
 
 TURN_BYTES: Final = 256 * 1024

@@ -7,8 +7,7 @@ from collections import Counter
 
 import msgspec
 
-from block_node.backfill.chunks import FetchedRange
-from block_node.backfill.fill_machine import FillMachine
+from block_node.backfill.fill_machine import FetchedRange, FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import BackfillSettings, SourceSetting

@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from block_node.backfill.chunks import FetchedRange
+from block_node.backfill.fill_machine import FetchedRange
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import BackfillSettings
 from block_node.persist.ranges import BlockRanges

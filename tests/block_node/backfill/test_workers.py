@@ -18,11 +18,10 @@ import trio.testing
 
 from block_node.backfill.comparing import Opinion, ask_opinions
 from block_node.backfill.plan import Kind
-from block_node.backfill.service import WORKER_ADDRESS, BackfillService
+from block_node.backfill.route_source import FetchListener, RootDone, StatusDone
 from block_node.backfill.settings import BackfillSettings
-from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.backfill.state import BackfillState, BackfillStatus
-from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
+from block_node.backfill.worker import PUBLISHED_PAUSE_S, WORKER_ADDRESS, Backfill, BackfillService
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRanges, NumberRange
 from block_node.protocol import Acknowledgement

@@ -20,9 +20,9 @@ from block_node.blocks.errors import AddressBookError, BlockFormatError, Failure
 from block_node.blocks.generator import ChainGenerator
 from block_node.blocks.items import Item, ItemKind, make_item
 from block_node.blocks.keys import SigningKeys
+from block_node.blocks.proof_checks import RecordFileReader
 from block_node.blocks.proofs import RecordFileProof, RecordSignature, make_record_proof, read_proof
 from block_node.blocks.protobuf import bytes_field, read_fields
-from block_node.blocks.record_proof import RecordFileReader
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import ALL_BUT_TSS, signing_keys

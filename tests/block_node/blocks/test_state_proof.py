@@ -18,6 +18,7 @@ from block_node.blocks.merkle import (
     fold,
     place_of,
 )
+from block_node.blocks.proof_checks import check_state_proof
 from block_node.blocks.proofs import (
     FINAL_PATH,
     LeafKind,
@@ -30,7 +31,6 @@ from block_node.blocks.proofs import (
 )
 from block_node.blocks.protobuf import bytes_field, number_field
 from block_node.blocks.settings import VerifierSettings
-from block_node.blocks.state_proof import check_state_proof
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import signing_keys
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import item_prefix
 from block_node.grpc.messages import ItemSet
-from block_node.grpc.set_cutter import SET_BYTES, SetCutter
+from block_node.item_splitting import SET_BYTES, SetCutter
 
 SIZES = st.lists(
     st.one_of(

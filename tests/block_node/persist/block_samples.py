@@ -8,7 +8,7 @@ from hashlib import sha384
 from pathlib import Path
 
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
-from block_node.persist.collector import BlockCollector, prefix_of
+from block_node.persist.plugin import BlockCollector, prefix_of
 from block_node.persist.schema import BlockPlace
 from stream_storage.contract import Engine, Session
 from stream_storage.sqlite.database import Database

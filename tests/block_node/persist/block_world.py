@@ -25,8 +25,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.persist import plugin as persistence
-from block_node.persist.chain_log import ChainLog
-from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock
+from block_node.persist.chain_log import ChainLog, ReadBlocks, StageParts, StoreBlock
 from block_node.persist.plugin import Persistence
 from block_node.persist.store import BlockRetention, ChainStore
 from ockam.actors.address import local

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from block_node.persist import chain_log
-from block_node.persist.chain_log import ChainLog, NewBlock, stream_name
-from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
+from block_node.persist.chain_log import (
+    ChainLog,
+    NewBlock,
+    PredecessorMissing,
+    StagedPartMissing,
+    StoredBlockDiffers,
+    stream_name,
+)
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
 from stream_storage.contract import Append, Engine

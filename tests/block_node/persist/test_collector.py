@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from block_node.blocks.items import make_item
 from block_node.persist import collector as collector_module
-from block_node.persist.collector import BlockCollector, prefix_of
+from block_node.persist.plugin import BlockCollector, prefix_of
 from tests.block_node.persist.block_samples import root_of, serialized
 
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 127, 128, 200]))

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from block_node.persist import scan
-from block_node.persist.operations import ReadBlocks
-from block_node.persist.scan import BlockScan
+from block_node.persist.chain_log import ReadBlocks
+from block_node.persist.plugin import BlockScan
 from block_node.protocol_reading import GetStatus, SubscribeStatus
-from block_node.read.subscription_plan import SubscribeLimits
+from block_node.read.feed import SubscribeLimits
 from ockam.actors.address import local
 from stream_storage.contract import Operation
 from stream_storage.errors import DatabaseCorrupt

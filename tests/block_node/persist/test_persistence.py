@@ -20,7 +20,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.persist import plugin as persistence
-from block_node.persist.operations import StageParts, StoreBlock
+from block_node.persist.chain_log import StageParts, StoreBlock
 from block_node.persist.store import BlockRetention
 from ockam.actors.address import local
 from stream_storage.contract import Operation

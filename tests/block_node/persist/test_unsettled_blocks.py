@@ -14,9 +14,7 @@ from stream_storage.contract import Do, ignore_done
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from block_node.persist.chain_log import ChainLog
-from block_node.persist.errors import PredecessorMissing
-from block_node.persist.operations import read_chain
+from block_node.persist.chain_log import ChainLog, PredecessorMissing, read_chain
 from block_node.persist.store import BlockRetention, ChainStore
 from stream_storage.commit import apply_read
 from stream_storage.errors import CommitUnsettled, StorageError

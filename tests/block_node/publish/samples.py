@@ -22,7 +22,7 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import Event, ItemEvent, Notification
 from block_node.facility import Plugin
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.persist.operations import StoreBlock
+from block_node.persist.chain_log import StoreBlock
 from block_node.persist.store import BlockRetention
 from block_node.protocol import (
     PUBLISH,

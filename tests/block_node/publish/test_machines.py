@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, CatchUpStalled, ItemsReceived, NodeFailure
 from block_node.protocol import Piece
 from block_node.publish.block_machine import TRANSITIONS as BLOCK_TABLE
-from block_node.publish.block_machine import BlockChange, Blocks, HeaderDecision, PublishView, Stage, Then, decide
+from block_node.publish.block_machine import (
+    BlockChange,
+    Blocks,
+    HeaderDecision,
+    PublishView,
+    Stage,
+    Then,
+    Watermark,
+    decide,
+)
 from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, PluginWatch
 from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import (
@@ -26,7 +35,6 @@ from block_node.publish.session_machine import (
     SessionMachine,
     SessionState,
 )
-from block_node.publish.watermark_machine import Watermark
 
 BLOCKS = range(6)
 

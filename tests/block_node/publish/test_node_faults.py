@@ -15,7 +15,7 @@ import trio.testing
 from block_node.blocks.items import ItemKind, make_item
 from block_node.events import CatchUpStalled, ItemEvent, NewestBlockKnownToNetwork, NodeFailure
 from block_node.facility import Plugin
-from block_node.persist.operations import StoreBlock
+from block_node.persist.chain_log import StoreBlock
 from block_node.protocol import (
     Acknowledgement,
     Behind,

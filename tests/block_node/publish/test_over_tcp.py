@@ -28,7 +28,7 @@ from block_node.protocol import (
     SessionOpened,
     SkipBlock,
 )
-from block_node.publish.statistics import PublishStatistics
+from block_node.publish.publish_machine import PublishStatistics
 from ockam.actors.address import Route, local
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD

@@ -20,7 +20,7 @@ from block_node.protocol import (
     SessionOpened,
     SkipBlock,
 )
-from block_node.publish.watermark_machine import NAMED_MAX, DurableRoots, named
+from block_node.publish.block_machine import NAMED_MAX, DurableRoots, named
 from ockam.actors.address import local
 from ockam.transport.wire_legacy import LEGACY
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from block_node.persist.chain_log import NewBlock
-from block_node.persist.collector import BlockCollector
+from block_node.persist.plugin import BlockCollector
 from block_node.persist.store import ChainStore
 from block_node.protocol import Acknowledgement, PublishStatus, StreamEnded
 from stream_storage.contract import Operation

@@ -12,7 +12,7 @@ import trio.testing
 
 from block_node.blocks.generator import GeneratedBlock
 from block_node.events import BackfilledBlockNotification, PersistedNotification
-from block_node.persist.operations import StoreBlock
+from block_node.persist.chain_log import StoreBlock
 from block_node.protocol import Acknowledgement, PublishStatus, StreamEnded
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation

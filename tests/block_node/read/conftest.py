@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from block_node.persist.store import BlockRetention
-from block_node.read.subscription_plan import SubscribeLimits
+from block_node.read.feed import SubscribeLimits
 from tests.block_node.persist.block_world import world
 from tests.block_node.read.probe import Subscribers
 

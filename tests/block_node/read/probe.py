@@ -21,8 +21,8 @@ from block_node.protocol_reading import (
     SubscriptionEnded,
     Unsubscribe,
 )
+from block_node.read.feed import SubscribeLimits
 from block_node.read.subscribe import SubscribeService
-from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import Address, local
 from ockam.actors.message import Message, Origin
 from ockam.actors.worker import Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from block_node.protocol_reading import Subscribe, SubscribeStatus
-from block_node.read.subscription_plan import PlanRefused, SubscriptionPlan, plan_subscription
+from block_node.read.feed import PlanRefused, SubscriptionPlan, plan_subscription
 
 INVALID_START, INVALID_END = SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK
 NOT_AVAILABLE = SubscribeStatus.NOT_AVAILABLE

@@ -23,8 +23,8 @@ from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import WireMessage, read_message, write_message
 from block_node.publish.limits import PublishLimits
+from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices
-from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.message import Origin
 from ockam.transport.listener import accept_all
 from ockam.transport.sockets import socket_name

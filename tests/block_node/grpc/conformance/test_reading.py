@@ -14,7 +14,7 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import NodeFailure
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.messages import NO_BLOCK, WireMessage
-from block_node.read.subscription_plan import SubscribeLimits
+from block_node.read.feed import SubscribeLimits
 from tests.block_node.grpc.calls.block_door import DETAIL, GET, STATUS, blocks_of
 from tests.block_node.grpc.conformance.meeting import Meet, lacks
 from tests.block_node.grpc.http2.door import wait_until
