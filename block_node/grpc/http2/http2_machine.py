@@ -25,14 +25,15 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, Frame
 
 from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, CallRequest, Headers
-from block_node.grpc.http2.flood_machine import HEAD_BYTES, PREFACE_BYTES, Flood, FloodGuard
-from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.limits import Flood, FloodGuard, Http2Limits
 from block_node.grpc.http2.message_reader import ACCEPTED, IDENTITY, MessageBudget, MessageReader
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, encode_message, read_timeout
 
 TURN_BYTES: Final = 256 * 1024
 """How much one call sends before another one has its turn."""
 STREAM_ID_MAX: Final = 2**31 - 1
+HEAD_BYTES: Final = 9
+"""The size of the head of a frame: length (3 bytes), type (1), flags (1), stream (4) (RFC 9113 §4.1)."""
 PLAIN_DATA: Final[dict[bytes, tuple[str, ...]]] = {b"\0\0": (), b"\0\1": ("END_STREAM",)}
 """The type and flags of a DATA frame without padding (RFC 9113 §6.1), and the names of the flags in h2."""
 DRAIN_PING: Final = b"leaving!"
@@ -118,11 +119,22 @@ class _Data(DataFrame):
 
 
 class _Frames(FrameBuffer):
-    """The received frames, with `_Data` for each DATA frame. h2 would copy the data of one without padding twice."""
+    """The received frames, with `_Data` for each DATA frame. h2 would copy the data of one without padding twice. The
+    guard judges the head of each frame, once, before the body has come."""
+
+    def __init__(self, guard: FloodGuard, *, server: bool) -> None:
+        super().__init__(server=server)
+        self._guard = guard
+        self._is_judged = False
 
     def __next__(self) -> Frame:
         data = self._data
+        if len(data) < HEAD_BYTES:
+            raise StopIteration
         size_bytes, kind_and_flags = int.from_bytes(data[:3], "big"), bytes(data[3:5])
+        if not self._is_judged:
+            self._guard.judge(*kind_and_flags, size_bytes)
+        self._is_judged = len(data) < HEAD_BYTES + size_bytes
         stream_id = int.from_bytes(data[5:HEAD_BYTES], "big") & STREAM_ID_MAX
         if not stream_id or kind_and_flags not in PLAIN_DATA or self._headers_buffer:
             frame = super().__next__()
@@ -152,7 +164,7 @@ class Http2Machine:
         self._limits = limits
         self._budget = budget
         self._is_client = is_client
-        self._guard = FloodGuard(limits, 0 if is_client else PREFACE_BYTES)
+        self._guard = FloodGuard(limits, now_s)
         self._sending: dict[int, CallMachine] = {}
         self._blocked: dict[int, CallMachine] = {}
         self._connection_due_bytes = 0
@@ -182,7 +194,7 @@ class Http2Machine:
             )
         )
         made.state_machine = _FrameStates()
-        made.incoming_buffer = _Frames(server=not self._is_client)
+        made.incoming_buffer = _Frames(self._guard, server=not self._is_client)
         made._frame_dispatch_table[_Data] = made._receive_data_frame
         limits = self._limits
         # Settings that are changed after the first frame are sent later: the peer would begin with the small defaults.
@@ -216,7 +228,7 @@ class Http2Machine:
             self._pinged_s, self._ping_from_s = None, now_s
         found: list[Event] = []
         try:
-            self._guard.frames(data, now_s)
+            self._guard.now_s = now_s
             for event in self._h2.receive_data(data):
                 take = _TAKEN.get(type(event))
                 if take is not None:
@@ -239,7 +251,7 @@ class Http2Machine:
     def _note_request(self, event: h2.events.RequestReceived, now_s: float, found: list[Event]) -> None:
         stream_id = event.stream_id
         if len(self.calls) >= self._limits.streams_max or self.stage is DrainStage.LEAVING:
-            self._guard.refused(now_s)
+            self._guard.refused()
             self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.REFUSED_STREAM)
             return
         headers = dict(event.headers)
@@ -307,7 +319,7 @@ class Http2Machine:
             return
         # A reset of a call that has ended costs nothing. A reset of a call that is served has cost work, so it counts.
         if call.state is not CallProgress.LINGERING and not self._is_client:
-            self._guard.reset(now_s)
+            self._guard.reset()
         # A code that RFC 9113 does not define is a plain number.
         code = event.error_code.name if isinstance(event.error_code, ErrorCodes) else event.error_code
         self._lose(call, f"the peer has reset the call ({code})", now_s, found)
@@ -474,7 +486,7 @@ class Http2Machine:
             left_bytes -= size_bytes
             for start in range(0, size_bytes, frame_bytes_max):
                 piece = data[start : start + frame_bytes_max]
-                # The head of a frame: length, type, flags and stream (RFC 9113 §4.1). Type and flags are 0.
+                # The head of the frame. Its type and flags are 0.
                 self.out += ((len(piece) << 48 | stream_id).to_bytes(HEAD_BYTES, "big"), piece)
                 self.unsent_bytes += HEAD_BYTES + len(piece)
         if call.pending:

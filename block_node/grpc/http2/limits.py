@@ -1,8 +1,19 @@
-"""Http2Limits: the bounds of one gRPC connection, and of all connections together."""
+"""Http2Limits: the bounds of one gRPC connection, and of all connections together.
+
+FloodGuard: keeps the bounds of frames that cost a server more than their sender. h2 answers and buffers such frames
+itself, without a bound by time: PING and SETTINGS are acknowledged, and of a header block 64 CONTINUATION frames are
+kept. So the guard judges the head of each frame before h2 takes the frame.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
+from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, PingFrame, PriorityFrame, SettingsFrame
+
+ACK = END_STREAM = 1
+COUNTED = {PriorityFrame.type: "PRIORITY", SettingsFrame.type: "SETTINGS", PingFrame.type: "PING"}
 
 
 class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,3 +62,69 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     send_s_max: float = 30.0
     message_s_max: float = 30.0
     message_bytes_per_s: int = 1024 * 1024
+
+
+class Flood(Exception):
+    """The error of a peer that sends too many frames, or too large a header block."""
+
+
+class FloodGuard:
+    """The counts of one connection. now_s: set by the caller before each call."""
+
+    def __init__(self, limits: Http2Limits, now_s: float) -> None:
+        self._limits = limits
+        self._second_s = self._resets_from_s = self.now_s = now_s
+        self._counts: Counter[str] = Counter()
+        self._resets: Counter[str] = Counter()
+        self._header_bytes = 0
+        self._most = {
+            "PING": limits.pings_max,
+            "SETTINGS": limits.settings_max,
+            "PRIORITY": limits.priorities_max,
+            "empty": limits.empty_frames_max,
+        }
+
+    def judge(self, kind: int, flags: int, size_bytes: int) -> None:
+        """Counts a frame, by its type, its flags and the size of its body. Raises Flood."""
+        if kind == DataFrame.type:
+            # An empty frame that ends the stream happens once a call.
+            if not size_bytes and not flags & END_STREAM:
+                self._count("empty")
+        elif kind in (HeadersFrame.type, ContinuationFrame.type):
+            # Frames of one header block follow each other directly, so one sum is enough.
+            self._header_bytes = size_bytes + (self._header_bytes if kind == ContinuationFrame.type else 0)
+            if self._header_bytes > self._limits.header_bytes_max:
+                raise Flood(f"a header block is larger than {self._limits.header_bytes_max} bytes")
+            if not size_bytes:
+                self._count("empty")
+        elif kind in COUNTED:
+            # The answer to a frame of this side costs nothing. A PRIORITY frame has no flags.
+            if kind == PriorityFrame.type or not flags & ACK:
+                self._count(COUNTED[kind])
+        elif kind > ContinuationFrame.type:
+            # RFC 9113 defines no frame of this type.
+            self._count("empty")
+
+    def reset(self) -> None:
+        """Counts a call that the peer has reset, or that has ended by its error. Raises Flood."""
+        self._count_call("resets", self._limits.resets_max)
+
+    def refused(self) -> None:
+        """Counts a call above the limit of open calls. Raises Flood."""
+        self._count_call("calls above the limit", self._limits.refused_max)
+
+    def _count(self, name: str) -> None:
+        if self.now_s - self._second_s >= 1.0:
+            self._second_s = self.now_s
+            self._counts.clear()
+        self._counts[name] += 1
+        if self._counts[name] > self._most[name]:
+            raise Flood(f"more than {self._most[name]} {name} frames came in a second")
+
+    def _count_call(self, name: str, most: int) -> None:
+        if self.now_s - self._resets_from_s >= self._limits.resets_s:
+            self._resets_from_s = self.now_s
+            self._resets.clear()
+        self._resets[name] += 1
+        if self._resets[name] > most:
+            raise Flood(f"more than {most} {name} came in {self._limits.resets_s:g} s")

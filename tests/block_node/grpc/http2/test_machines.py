@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from block_node.grpc.http2.call_machine import TRANSITIONS, CallInput, CallMachine, CallProgress, CallRequest
-from block_node.grpc.http2.flood_machine import Flood, FloodGuard
 from block_node.grpc.http2.http2_machine import CallArrived, CallLost, CallOpened, ConnectionFailed, Http2Machine
-from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.limits import Flood, FloodGuard, Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget, MessageReader, prefix_of_message
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message, encode_message, read_timeout
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers
@@ -391,9 +390,11 @@ def test_a_machine_that_is_asked_at_its_own_time_has_a_later_one_afterwards(bega
 
 
 def test_a_guard_counts_by_the_second() -> None:
-    guard = FloodGuard(Http2Limits(pings_max=3), 0)
-    ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
+    guard = FloodGuard(Http2Limits(pings_max=3), 0.0)
     for second in range(5):
-        guard.frames(ping * 3, float(second))
+        guard.now_s = float(second)
+        for _ in range(3):
+            guard.judge(6, 0, 8)
+    guard.now_s = 4.5
     with pytest.raises(Flood, match="PING"):
-        guard.frames(ping, 4.5)
+        guard.judge(6, 0, 8)
