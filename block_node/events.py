@@ -36,7 +36,6 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
     block_number: int
     attempt: int
-    source: BlockOrigin = BlockOrigin.PUBLISHER
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ from block_node.persist.plugin import Persistence
 from block_node.persist.schema import BlockPlace
 from block_node.persist.store import BlockRetention, BlockStoreStatistics, ChainStore
 from block_node.persist.stored_items import find_roots
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.publish_machine import PublishStatistics
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.verification import Verification

@@ -41,7 +41,7 @@ class Verification(Plugin):
         super().__init__(facility)
         self._verifier = verifier
         self._durable_chain = durable_chain
-        self._begun: BlockBegun | None = None
+        self._attempt = 0
         self._block: BlockVerification | None = None
         self._unstored: dict[int, bytes] = {}
 
@@ -50,25 +50,24 @@ class Verification(Plugin):
         self._go_back()
 
     def handle_items(self, event: ItemEvent) -> None:
-        begun = self._begun
         # Items are ignored if the beginning of their attempt did not come here, or if the attempt has failed.
         if isinstance(event, BlockBegun):
-            self._begun, self._block = event, self._verifier.begin_block(event.block_number)
-        elif begun is None or self._block is None or event.attempt != begun.attempt:
+            self._attempt, self._block = event.attempt, self._verifier.begin_block(event.block_number)
+        elif self._block is None or event.attempt != self._attempt:
             return
         elif isinstance(event, BlockDropped):
-            self._begun = self._block = None
+            self._block = None
         else:
             try:
                 if isinstance(event, BlockEnded):
                     result = self._verifier.link(self._block.end())
-                    self._begun = self._block = None
-                    self._publish_success(result, begun.attempt, begun.source)
+                    self._block = None
+                    self._publish_success(result, event.attempt, BlockOrigin.PUBLISHER)
                 else:
                     self._block.add(event.items, event.piece)
             except VerificationFailed as failure:
-                self._begun = self._block = None
-                self._publish_failure(begun.block_number, begun.attempt, begun.source, failure)
+                self._block = None
+                self._publish_failure(event.block_number, event.attempt, BlockOrigin.PUBLISHER, failure)
 
     def handle_notification(self, notification: Notification) -> None:
         if isinstance(notification, BackfilledBlockNotification):
@@ -76,7 +75,7 @@ class Verification(Plugin):
         elif isinstance(notification, PersistedNotification):
             self._persisted(notification)
         elif isinstance(notification, NodeFailure):
-            self._begun = self._block = None
+            self._block = None
             self._go_back()
 
     def _persisted(self, notification: PersistedNotification) -> None:

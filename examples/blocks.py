@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-from block_node.blocks.generator import ChainGenerator
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import ChainGenerator, SigningKeys
 from block_node.client import OutgoingBlock
 from block_node.client.blocking import connect
 

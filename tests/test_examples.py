@@ -193,8 +193,7 @@ def test_a_key_keeps_its_partition_and_its_order(node: NodeProcess) -> None:
 
 def test_the_blocks_of_another_chain_are_not_called_durable(node: NodeProcess, tmp_path: Path) -> None:
     """The node has blocks of the numbers that the example publishes; the example ends with both roots."""
-    from block_node.blocks.generator import ChainGenerator
-    from block_node.blocks.keys import SigningKeys
+    from block_node.blocks.generator import ChainGenerator, SigningKeys
     from block_node.client import OutgoingBlock
     from block_node.client.blocking import connect
 

@@ -27,8 +27,7 @@ from unittest import mock
 import trio
 
 from bench.servers.postgres_server import PostgresServer, find_programs
-from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, SigningKeys
 from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import Batch, encode

@@ -16,8 +16,7 @@ from bench.report import OURS, Sample, percentiles
 from bench.servers.bench_node import BenchNode
 from bench.works.block_publishing import TimedSession, publish_all
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from stream_client import connect as connect_streams
 
 ITEMS_A_BLOCK: Final = 300

@@ -13,8 +13,7 @@ from bench.plan import Plan
 from bench.report import OURS, Sample, percentiles
 from bench.servers.bench_node import BenchNode
 from bench.works.block_publishing import TimedSession, publish_all
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.client import ItemsArrived, connect
 from stream_client import connect as connect_streams
 

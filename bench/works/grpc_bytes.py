@@ -22,8 +22,7 @@ from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
 from bench.works.block import memory_watched
 from bench.works.grpc import PUBLISH, Answer, asking, grpc_node, publish, read_blocks, wire_of
-from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, SigningKeys
 from block_node.grpc.http2.message_reader import IDENTITY, ZSTD, compress
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import write_message

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from block_node.persist.schema import NUMBER_MAX
 from ockam.actors.address import split_host_port
 
 PENDING_SHARE = 8
@@ -106,21 +105,10 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.alone_bytes // self.concurrent_fetches)
 
     def check(self) -> None:
-        """Raises BackfillSettingsError if a setting is invalid or two settings contradict each other."""
-        if not 0 <= self.first_block_available <= NUMBER_MAX:
-            raise BackfillSettingsError("firstBlockAvailable: must be a block number")
-        if not -1 <= self.last_block_to_store <= NUMBER_MAX:
-            raise BackfillSettingsError("lastBlockToStore: must be a block number, or -1 for no end")
+        """Raises BackfillSettingsError if a source is invalid or two settings contradict each other. The range of each
+        number is checked where an operator sets it (`Config`)."""
         if 0 <= self.last_block_to_store < self.first_block_available:
             raise BackfillSettingsError("lastBlockToStore: is below firstBlockAvailable")
-        for name in ("scan_interval_secs", "initial_retry_delay_secs", "fetch_timeout_secs", "processing_timeout_secs"):
-            if getattr(self, name) <= 0:
-                raise BackfillSettingsError(f"{name}: must be above 0")
-        for name in ("fetch_batch_size", "max_incoming_buffer_size", "concurrent_fetches"):
-            if getattr(self, name) < 1:
-                raise BackfillSettingsError(f"{name}: must be at least 1")
-        if self.max_retries < 0:
-            raise BackfillSettingsError("maxRetries: must be at least 0")
         if self.max_backoff_secs < self.initial_retry_delay_secs:
             raise BackfillSettingsError("max_backoff_secs: is below initial_retry_delay_secs")
         self.sources()

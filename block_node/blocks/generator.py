@@ -1,4 +1,5 @@
-"""Generates chains of blocks for tests, the demo and the benchmark. The content of the items is random.
+"""Generates chains of blocks for tests, the demo and the benchmark, and the RSA keys that sign their record files. The
+content of the items is random. The private keys are stored without encryption.
 
 Every block contains a record file, the format that preceded blocks, and passes the verification levels L0 to L3:
 
@@ -9,24 +10,83 @@ The same shape, seed and first state of the chain give the same items, but for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha384
 from itertools import cycle
+from pathlib import Path
 from random import Random
 
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from block_node.blocks.address_book import AddressBook
 from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.chain import BlockResult, ChainState
-from block_node.blocks.errors import Level, SettingsError
+from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.hash_scheme import CURRENT, HashScheme
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
-from block_node.blocks.keys import SigningKeys
 from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proof_checks import CONTENTS_FIELD, RECORD_VERSION
-from block_node.blocks.proofs import ProofKind, RecordFileProof, make_record_proof
+from block_node.blocks.proofs import ProofKind, RecordFileProof, RecordSignature, make_record_proof
 from block_node.blocks.protobuf import bytes_field, number_field
 from block_node.blocks.settings import VerifierSettings
+from ockam.files.durable_files import make_folder, write_durably
+
+KEY_BITS = 3072
+"""Nodes of real networks have keys of this length."""
+
+KEY_FILE = "node-{}.pem"
+ADDRESS_BOOK_FILE = "address-book.json"
+
+
+class SigningKeys:
+    """The private keys of the nodes of a test network, by node number, and their public keys as an address book."""
+
+    def __init__(self, keys: Mapping[int, RSAPrivateKey]) -> None:
+        self._keys = dict(sorted(keys.items()))
+        self.address_book = AddressBook({node_id: key.public_key() for node_id, key in self._keys.items()})
+
+    @classmethod
+    def generate(cls, node_count: int = 1, key_bits: int = KEY_BITS) -> SigningKeys:
+        """Generates keys for nodes 0 to `node_count` - 1. A key of 3072 bits takes a few tenths of a second."""
+        keys = {node_id: generate_private_key(65537, key_bits) for node_id in range(node_count)}
+        return cls(keys)
+
+    def sign(self, message: bytes) -> tuple[RecordSignature, ...]:
+        return tuple(
+            RecordSignature(node_id, key.sign(message, PKCS1v15(), SHA384())) for node_id, key in self._keys.items()
+        )
+
+    def save(self, folder: Path) -> None:
+        make_folder(folder)
+        for node_id, key in self._keys.items():
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            write_durably(folder / KEY_FILE.format(node_id), pem, mode=0o600)
+        # The address book is written last, so that a folder with an address book always has all keys.
+        write_durably(folder / ADDRESS_BOOK_FILE, self.address_book.format())
+
+    @classmethod
+    def load(cls, folder: Path) -> SigningKeys:
+        """Loads keys that `save` wrote. Raises AddressBookError."""
+        book = AddressBook.load(folder / ADDRESS_BOOK_FILE)
+        keys = {}
+        for node_id in book.node_ids:
+            path = folder / KEY_FILE.format(node_id)
+            try:
+                key = load_pem_private_key(path.read_bytes(), None)
+            except OSError as error:
+                raise AddressBookError(f"{path}: {error.strerror or error}") from error
+            except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+                raise AddressBookError(f"{path} is no private key: {error}") from error
+            if not isinstance(key, RSAPrivateKey):
+                raise AddressBookError(f"{path} is no RSA key")
+            keys[node_id] = key
+        return cls(keys)
+
 
 FIXED_ITEMS = 4
 """Every generated block has a header, a record file, a footer and a proof."""

@@ -23,7 +23,7 @@ from block_node.facility import Facility
 from block_node.item_splitting import ItemJoiner
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece, PublishStatus
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.publish_machine import status_of
 
 BYTES_MAX = 128 * 1024 * 1024

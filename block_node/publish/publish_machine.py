@@ -47,6 +47,7 @@ from block_node.publish.block_machine import (
     DurableRoots,
     HeaderDecision,
     InFlightStatistics,
+    PublishLimits,
     Stage,
     Then,
     Watermark,
@@ -54,7 +55,6 @@ from block_node.publish.block_machine import (
     named,
 )
 from block_node.publish.catch_up_machine import CatchUp, PluginWatch
-from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import Action, Input, PublisherState, PublisherStatistics, SessionState
 
 REFUSALS_KEPT_MAX = 20

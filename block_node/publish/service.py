@@ -36,7 +36,7 @@ from block_node.protocol import (
     SessionOpened,
     StreamEnded,
 )
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.mending import FindRoots, Mending
 from block_node.publish.publish_machine import (
     Effect,

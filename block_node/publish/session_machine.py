@@ -52,13 +52,11 @@ class Action(enum.Enum):
     - OFFER: ask for the verdict on a header. GIVE_BACK_AND_OFFER: give up the arriving block first.
     - BEGIN_ANEW: drop the items of the arriving block and begin the same block again.
     - COMPLETE_AND_NOTE, NOTE: log an unexpected end; COMPLETE_AND_NOTE also completes the block.
-    - CLOSE: end the session, and give up a block that is arriving.
     """
 
     NOTHING = "nothing"
     OFFER = "offer"
     GIVE_BACK_AND_OFFER = "give back and offer"
-    BEGIN = "begin"
     BEGIN_ANEW = "begin anew"
     ADD = "add"
     COMPLETE = "complete"
@@ -66,7 +64,6 @@ class Action(enum.Enum):
     NOTE = "note"
     DISCARD = "discard"
     REFUSE_REQUEST = "refuse request"
-    CLOSE = "close"
 
 
 class SessionStep(NamedTuple):
@@ -79,27 +76,27 @@ _IDLE, _RECEIVING, _DISCARDING, _ENDED = SessionState
 TRANSITIONS: dict[tuple[SessionState, Input], SessionStep] = {
     # A header asks for the verdict, which is the next input. Items without a header break the protocol.
     (_IDLE, Input.HEADER): SessionStep(Action.OFFER, _IDLE),
-    (_IDLE, Input.ACCEPTED): SessionStep(Action.BEGIN, _RECEIVING),
+    (_IDLE, Input.ACCEPTED): SessionStep(Action.NOTHING, _RECEIVING),
     (_IDLE, Input.REFUSED): SessionStep(Action.NOTHING, _DISCARDING),
     (_IDLE, Input.ITEMS): SessionStep(Action.REFUSE_REQUEST, _ENDED),
     (_IDLE, Input.BLOCK_END): SessionStep(Action.NOTE, _IDLE),
-    (_IDLE, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
-    (_IDLE, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
+    (_IDLE, Input.STREAM_END): SessionStep(Action.NOTHING, _ENDED),
+    (_IDLE, Input.FAULT): SessionStep(Action.NOTHING, _ENDED),
     # Another header gives the arriving block up; the same one begins it again.
     (_RECEIVING, Input.HEADER): SessionStep(Action.GIVE_BACK_AND_OFFER, _IDLE),
     (_RECEIVING, Input.HEADER_AGAIN): SessionStep(Action.BEGIN_ANEW, _RECEIVING),
     (_RECEIVING, Input.ITEMS): SessionStep(Action.ADD, _RECEIVING),
     (_RECEIVING, Input.BLOCK_END): SessionStep(Action.COMPLETE, _IDLE),
     (_RECEIVING, Input.BLOCK_END_FOREIGN): SessionStep(Action.COMPLETE_AND_NOTE, _IDLE),
-    (_RECEIVING, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
+    (_RECEIVING, Input.STREAM_END): SessionStep(Action.NOTHING, _ENDED),
     (_RECEIVING, Input.TAKEN_AWAY): SessionStep(Action.NOTHING, _DISCARDING),
-    (_RECEIVING, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
+    (_RECEIVING, Input.FAULT): SessionStep(Action.NOTHING, _ENDED),
     # The publisher sent these items before it received the node's answer. They are discarded up to the next header.
     (_DISCARDING, Input.HEADER): SessionStep(Action.OFFER, _IDLE),
     (_DISCARDING, Input.ITEMS): SessionStep(Action.DISCARD, _DISCARDING),
     (_DISCARDING, Input.BLOCK_END): SessionStep(Action.DISCARD, _IDLE),
-    (_DISCARDING, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
-    (_DISCARDING, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
+    (_DISCARDING, Input.STREAM_END): SessionStep(Action.NOTHING, _ENDED),
+    (_DISCARDING, Input.FAULT): SessionStep(Action.NOTHING, _ENDED),
     # Messages that were under way when the stream ended are harmless.
     (_ENDED, Input.HEADER): SessionStep(Action.DISCARD, _ENDED),
     (_ENDED, Input.ITEMS): SessionStep(Action.DISCARD, _ENDED),

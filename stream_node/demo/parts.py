@@ -32,8 +32,7 @@ import msgspec
 import trio
 
 from block_node.blocks.files import find_files, read_items
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from block_node.item_splitting import ItemBatch

@@ -23,7 +23,7 @@ from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.mark import STREAM_PREFIX
 from block_node.persist.plugin import BlockScan
 from block_node.persist.store import BlockRetention
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscribe import SubscribeStatistics

@@ -11,8 +11,7 @@ from block_node.grpc.messages import known_block, read_message
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
-from block_node.publish.block_machine import BlockInFlight
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import BlockInFlight, PublishLimits
 from block_node.publish.publish_machine import PublishMachine
 from ockam.actors.message import Message
 from stream_storage.contract import Session

@@ -15,13 +15,12 @@ import trio
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.errors import Level
-from block_node.blocks.generator import ChainGenerator, GeneratedBlock
+from block_node.blocks.generator import ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.blocks.items import Item, ItemKind, item_kind
-from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices
 from ockam.actors.address import local

@@ -27,14 +27,14 @@ from block_node.facility import Facility, Plugin
 from block_node.grpc.calls.publish import PublishCall
 from block_node.grpc.calls.services import GrpcServices, block_methods
 from block_node.grpc.client.consensus_machine import ConsensusLimits
+from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.connection import CallHandler, DoorCounts, GrpcCall, Route, ServerConnection
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import PREFIX_BYTES, MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import read_message
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.publish.block_machine import Stage
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits, Stage
 from block_node.publish.publish_machine import PublishMachine
 from block_node.read.services import ReadServices
 from ockam.actors.address import local
@@ -113,14 +113,14 @@ class AuditedConnection(ServerConnection):
     auditor: BlockAuditor
     link: LinkEnd
 
-    def send(self, stream_id: int, pieces: list[bytes | memoryview]) -> bool:
-        served = self._served.get(stream_id)
+    def send(self, machine: CallMachine, pieces: list[bytes | memoryview]) -> bool:
+        served = self._served.get(machine.stream_id)
         if served is None or isinstance(served.handler, PublishCall):
             message = b"".join(pieces)[PREFIX_BYTES:]
             self.auditor.leaving_grpc(message)
             if "end_stream" in read_message("PublishStreamResponse", message):
                 self.link.carried_end = True
-        return super().send(stream_id, pieces)
+        return super().send(machine, pieces)
 
 
 class GrpcWorld:

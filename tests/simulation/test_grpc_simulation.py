@@ -18,6 +18,7 @@ import pytest
 
 from block_node.events import PersistedNotification, VerificationNotification
 from block_node.grpc.calls.publish import BehindTold, PublishCall
+from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.connection import ServerConnection
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.persist.plugin import Persistence
@@ -79,10 +80,10 @@ def plant_an_end_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = ServerConnection.finish
 
     def finish_and_close(
-        self: ServerConnection, stream_id: int, status: GrpcStatus, text: str, *, at_once: bool
+        self: ServerConnection, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool
     ) -> None:
-        served = self._served.get(stream_id)
-        finish(self, stream_id, status, text, at_once=at_once)
+        served = self._served.get(machine.stream_id)
+        finish(self, machine, status, text, at_once=at_once)
         if served is not None and isinstance(served.handler, PublishCall):
             self.close("done")
 

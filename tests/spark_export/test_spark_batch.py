@@ -21,8 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import bare
-from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark
 from spark_export.source.options import read_options
 from spark_export.source.readers import BatchReader

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import SigningKeys
 from cardinal_streams.consume.checkpoints import FileCheckpoints
 from cardinal_streams.machines.events import Checkpoint
 from cardinal_streams.transports.file_transport import Recorder

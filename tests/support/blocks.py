@@ -9,8 +9,8 @@ from pathlib import Path
 
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import Level
+from block_node.blocks.generator import SigningKeys
 from block_node.blocks.items import Item, item_prefix, split_block
-from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import SignedRoot, Verifier
 

@@ -49,7 +49,7 @@ IMPORTS = (
     "stream_node.cli.contexts",
     "stream_node.doors.metrics",
     "block_node.blocks.generator",
-    "block_node.blocks.keys",
+    "block_node.blocks.generator",
     "cardinal_streams.produce.simulation_machine",
     "stream_node.node.server",
 )

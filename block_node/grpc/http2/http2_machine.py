@@ -133,7 +133,7 @@ class _Frames(FrameBuffer):
             raise StopIteration
         size_bytes, kind_and_flags = int.from_bytes(data[:3], "big"), bytes(data[3:5])
         if not self._is_judged:
-            self._guard.judge(*kind_and_flags, size_bytes)
+            self._guard.judge(kind_and_flags[0], kind_and_flags[1], size_bytes)
         self._is_judged = len(data) < HEAD_BYTES + size_bytes
         stream_id = int.from_bytes(data[5:HEAD_BYTES], "big") & STREAM_ID_MAX
         if not stream_id or kind_and_flags not in PLAIN_DATA or self._headers_buffer:

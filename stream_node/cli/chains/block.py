@@ -217,8 +217,7 @@ def generate(
     Example: stream-node block generate chain --blocks 100
     """
     # The other commands do without OpenSSL.
-    from block_node.blocks.generator import BlockShape, ChainGenerator
-    from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
+    from block_node.blocks.generator import ADDRESS_BOOK_FILE, BlockShape, ChainGenerator, SigningKeys
 
     _check_suffix(suffix)
     make_folder(folder)

@@ -14,8 +14,7 @@ import structlog
 import trio
 
 from block_node.backfill.comparing import common_block
-from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
+from block_node.blocks.generator import ADDRESS_BOOK_FILE, BlockShape, ChainGenerator, SigningKeys
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, publish, ranges, source, wait_ranges
 from tests.block_node.client.chains import fetch

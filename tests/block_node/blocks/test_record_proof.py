@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, BlockFormatError, FailureKind, Level, VerificationFailed
-from block_node.blocks.generator import ChainGenerator
+from block_node.blocks.generator import ChainGenerator, SigningKeys
 from block_node.blocks.items import Item, ItemKind, make_item
-from block_node.blocks.keys import SigningKeys
 from block_node.blocks.proof_checks import RecordFileReader
 from block_node.blocks.proofs import RecordFileProof, RecordSignature, make_record_proof, read_proof
 from block_node.blocks.protobuf import bytes_field, read_fields

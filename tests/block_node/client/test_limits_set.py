@@ -16,7 +16,7 @@ import trio
 from block_node.blocks.items import split_block
 from block_node.client import BlockRefused, OutgoingBlock, PublishSettings, connect
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.read.feed import SubscribeLimits
 from stream_client import Reconnect
 from stream_client import connect as connect_streams

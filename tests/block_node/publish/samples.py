@@ -15,9 +15,8 @@ import trio.testing
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.errors import Level
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.blocks.items import Item, ItemKind, item_kind, make_header
-from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import Event, ItemEvent, Notification
 from block_node.facility import Plugin
@@ -36,7 +35,7 @@ from block_node.protocol import (
     PublishResponse,
     SessionOpened,
 )
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.service import PublishService
 from ockam.actors.address import Address, local
 from ockam.actors.message import HERE, Message

@@ -15,8 +15,8 @@ import pytest
 
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import FailureKind
+from block_node.blocks.generator import SigningKeys
 from block_node.blocks.items import ItemKind, make_item
-from block_node.blocks.keys import SigningKeys
 from block_node.events import NodeFailure, VerificationNotification
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.protocol import (
@@ -30,7 +30,7 @@ from block_node.protocol import (
     SessionOpened,
     StreamEnded,
 )
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.session import HEADER_TAG
 from ockam.actors.address import local
 from ockam.actors.message import Message

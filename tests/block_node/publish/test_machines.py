@@ -18,6 +18,7 @@ from block_node.publish.block_machine import (
     BlockChange,
     Blocks,
     HeaderDecision,
+    PublishLimits,
     PublishView,
     Stage,
     Then,
@@ -25,7 +26,6 @@ from block_node.publish.block_machine import (
     decide,
 )
 from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, PluginWatch
-from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import (
     TRANSITIONS,
     Action,

@@ -26,7 +26,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from ockam.actors.address import local
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation

@@ -20,8 +20,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.protocol import Acknowledgement, EndStream, Piece, PublisherEndCode, ResendBlock
-from block_node.publish.block_machine import HeaderDecision, Stage
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import HeaderDecision, PublishLimits, Stage
 from block_node.publish.publish_machine import Effect, EndSession, PublishMachine, SendResponse
 from block_node.publish.session_machine import PublisherState, SessionState
 from tests.support.examples import examples

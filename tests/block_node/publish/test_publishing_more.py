@@ -25,7 +25,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from ockam.actors.address import local
 from tests.block_node.publish.samples import PATIENCE_S, Bench, Publisher, bench, chain_of
 

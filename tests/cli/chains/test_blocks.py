@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from block_node.blocks.files import read_items, write_block
-from block_node.blocks.generator import ChainGenerator
+from block_node.blocks.generator import ADDRESS_BOOK_FILE, ChainGenerator, SigningKeys
 from block_node.blocks.items import ItemKind, make_item
-from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.promised import promised

@@ -37,8 +37,7 @@ from pyspark.sql.types import (
 )
 
 import bare
-from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator, SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import Batch, BatchMsg, Message, Reorg, SubBatchMsg, encode
 from spark_export.decode.ddl import parse_ddl

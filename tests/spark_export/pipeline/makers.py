@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import (
     Batch,

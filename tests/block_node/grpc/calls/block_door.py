@@ -22,7 +22,7 @@ from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import WireMessage, read_message, write_message
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.read.feed import SubscribeLimits
 from block_node.read.services import ReadServices
 from ockam.actors.message import Origin

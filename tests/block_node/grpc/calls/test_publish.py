@@ -22,7 +22,7 @@ from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.session import HEADER_TAG, PublisherSession
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from tests.block_node.grpc.calls.block_door import block_door
 from tests.block_node.grpc.conformance.meeting import Meet, Meeting
 from tests.block_node.grpc.foreign.peers import KINDS, LIBRARIES, Program, opened_peer

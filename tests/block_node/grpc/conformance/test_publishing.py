@@ -21,7 +21,7 @@ from block_node.events import (
 )
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from block_node.publish.publish_machine import PublishMachine
 from tests.block_node.grpc.conformance.meeting import SCHEMA_ONLY, Meet, lacks
 from tests.block_node.grpc.http2.door import wait_until

@@ -21,7 +21,7 @@ from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import prefix_of_message
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import read_message, write_message
-from block_node.publish.limits import PublishLimits
+from block_node.publish.block_machine import PublishLimits
 from ockam.actors.address import split_host_port
 from stream_node.node.process import NodeProcess
 from tests.block_node.grpc.calls.block_door import GET, STATUS, GrpcPublisher

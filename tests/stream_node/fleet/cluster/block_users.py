@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
 from block_node.client import OutgoingBlock, PublishSettings
 from block_node.client.blocking import connect
 from block_node.persist.mark import STREAM_PREFIX, key_of

@@ -15,8 +15,7 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from block_node.blocks.generator import BlockShape
-from block_node.blocks.keys import SigningKeys
+from block_node.blocks.generator import BlockShape, SigningKeys
 from block_node.client.blocking import connect
 from stream_client import blocking
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
