@@ -104,7 +104,7 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block must be verified: from another node, or sent again by a publisher (`publish.mending`). roots: the
+    """A whole block must be verified: from another node, or sent again by a publisher (`Mending`). roots: the
     block must have one of these; empty if unknown."""
 
     block_number: int

@@ -14,7 +14,7 @@ import structlog
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level
-from block_node.blocks.hash_scheme import SHA384, RootCandidate
+from block_node.blocks.merkle import SHA384, RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import TssVerifier, Verifier
 from block_node.events import BlockDamaged, NodeStopping

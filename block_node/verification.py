@@ -14,7 +14,7 @@ import msgspec
 
 from block_node.blocks.chain import BlockResult, ChainState
 from block_node.blocks.errors import FailureKind, Level, VerificationFailed
-from block_node.blocks.hash_scheme import names_of
+from block_node.blocks.merkle import names_of
 from block_node.blocks.verifier import BlockVerification, Verifier
 from block_node.events import (
     BackfilledBlockNotification,

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
-from block_node.blocks.hash_scheme import HashRules, RootCandidate
 from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
-from block_node.blocks.merkle import BlockTree, Category, place_of
+from block_node.blocks.merkle import CATEGORY_OF, BlockTree, Category, HashRules, RootCandidate, place_of
 from block_node.blocks.proof_checks import RecordFileReader
 from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.settings import VerifierSettings
@@ -245,7 +244,7 @@ class BlockReader:
         self._phase = Phase.ITEMS
         # Each plain kind appends to the leaves of its subtree.
         for kind in PLAIN_KINDS:
-            self._plain[kind << 3 | 2] = self._leaves.setdefault(_place(kind), []).append
+            self._plain[kind << 3 | 2] = self._leaves.setdefault(CATEGORY_OF[kind], []).append
         # The header itself is a leaf too.
         if self._hashing:
             self._leaves[Category.OUTPUTS].append(self.rules.leaf_hash(item))
@@ -307,12 +306,6 @@ class LargeItem:
     def record_digest(self) -> bytes | None:
         """Returns the digest that record-file proofs sign, if it was computed. Raises BlockFormatError."""
         return self._record.digest() if self._record is not None else None
-
-
-def _place(kind: ItemKind) -> int:
-    place = place_of(kind)
-    assert place is not None
-    return place
 
 
 def _is_one_field(item: Item, size: int) -> bool:

@@ -3,7 +3,7 @@
 The footer of block N names the root hash of block N-1, and that of the all-blocks tree, whose leaves are the root
 hashes of blocks 0 to N-1. In block 0 both are the root hash of an empty tree. If a chain starts at a later block, that
 block is accepted without this check, and the all-blocks tree is unknown. A block has one possible root hash for each
-hash scheme (`hash_scheme`). If nothing decides between them, the chain keeps all until the next footer names one.
+hash scheme (`HashScheme`). If nothing decides between them, the chain keeps all until the next footer names one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from itertools import islice
 import msgspec
 
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
-from block_node.blocks.hash_scheme import SHA384, HashRules, RootCandidate, in_order, names_of
-from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
+from block_node.blocks.merkle import EMPTY_TREE, SHA384, HashRules, RootCandidate, StreamingTree, in_order, names_of
 from block_node.blocks.proofs import ProofKind
 
 ROOTS_PER_RUN = 1024
@@ -160,17 +159,16 @@ def _grown(peaks: tuple[bytes | None, ...], root: bytes, rules: HashRules) -> tu
     return tree.peaks()
 
 
-def check_number(chain: ChainState, result: BlockResult) -> None:
-    if chain.next_number is not None and result.number != chain.next_number:
-        reason = f"block {chain.next_number} comes next"
-        raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
-
-
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
     """Checks the two root hashes in the footer of a block, as far as the chain knows them. Returns the chain, in which
     the right root hash of the preceding block is now certain. Raises VerificationFailed."""
+    if chain.next_number == 0:
+        # Block 0 has no block before it: its footer names the empty tree, hashed by the algorithm of block 0.
+        possible: tuple[bytes | None, ...] = (result.rules.empty,)
+    else:
+        possible = tuple(each.root for each in chain.open) or (chain.previous_root,)
     # The footer must name a possible root hash of the last block, and settles which one is right.
-    if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
+    if chain.previous_root is not None and result.previous_root not in possible:
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "
         reason += names_of(chain.open) if chain.open else chain.previous_root.hex()
         raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
@@ -181,13 +179,6 @@ def check_link(chain: ChainState, result: BlockResult) -> ChainState:
             reason = f"its footer names {_short(result.all_blocks_root)} as the root of all blocks, which is "
             raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason + _short(root))
     return chain
-
-
-def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, ...]:
-    if chain.next_number == 0:
-        # Block 0 has no block before it: its footer names the empty tree, hashed by the algorithm of block 0.
-        return (result.rules.empty,)
-    return tuple(each.root for each in chain.open) or (chain.previous_root,)
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:

@@ -27,9 +27,8 @@ from block_node.blocks.address_book import AddressBook
 from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.chain import BlockResult, ChainState
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
-from block_node.blocks.hash_scheme import CURRENT, HashScheme
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
-from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
+from block_node.blocks.merkle import CURRENT, EMPTY_TREE, HashScheme, StreamingTree
 from block_node.blocks.proof_checks import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.proofs import ProofKind, RecordFileProof, RecordSignature, make_record_proof
 from block_node.blocks.protobuf import bytes_field, number_field

@@ -21,7 +21,7 @@ from hashlib import sha384
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.chain import Claim
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
-from block_node.blocks.hash_scheme import HashRules, RootCandidate, names_of
+from block_node.blocks.merkle import HashRules, RootCandidate, names_of
 from block_node.blocks.proofs import FINAL_PATH, LeafKind, MerklePath, RecordFileProof, RecordSignature, StateProof
 from block_node.blocks.protobuf import BYTES, read_varint
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from block_node.blocks.errors import Level, SettingsError
-from block_node.blocks.hash_scheme import SCHEMES, HashScheme
+from block_node.blocks.merkle import SCHEMES, HashScheme
 
 PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 

@@ -19,10 +19,10 @@ import msgspec
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.block_reader import BlockReader
-from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims, check_link, check_number, settle_roots
+from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims, check_link, settle_roots
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
-from block_node.blocks.hash_scheme import RootCandidate, in_order, names_of
 from block_node.blocks.items import Item
+from block_node.blocks.merkle import RootCandidate, in_order, names_of
 from block_node.blocks.proof_checks import check_record_proof, check_state_proof
 from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, StateProof, TssProof, read_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
@@ -87,7 +87,9 @@ class Verifier:
         chain, corrected = self.chain, b""
         # The footer must fit the chain. Record blocks may begin a chain of their own where the settings allow it.
         if self.settings.levels & Level.CHAIN:
-            check_number(chain, result)
+            if chain.next_number is not None and result.number != chain.next_number:
+                reason = f"block {chain.next_number} comes next"
+                raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
             try:
                 settled = check_link(chain, result)
                 if chain.open and settled.previous_root != chain.previous_root:

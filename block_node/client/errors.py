@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from block_node.blocks.hash_scheme import RootCandidate, names_of
+from block_node.blocks.merkle import RootCandidate, names_of
 from block_node.protocol import PublishStatus
 from block_node.protocol_reading import GetStatus, StatusResponse, SubscribeStatus
 from stream_client.errors import ClientError

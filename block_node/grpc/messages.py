@@ -7,7 +7,6 @@ dictionary, or a list. A field with its default value is absent, unless it is in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 from block_node.blocks.errors import BlockFormatError
@@ -39,15 +38,11 @@ class MessageFormatError(CallRefused):
         return self.text
 
 
-@cache
-def _fields_of(file: ProtoFile, name: str) -> dict[int, WireField]:
-    return {field.number: field for field in file.message(name).fields}
-
-
 def read_message(name: str, data: bytes | memoryview, file: ProtoFile = BLOCK_NODE) -> WireMessage:
     """Returns the known fields of a message. Raises MessageFormatError."""
     found: WireMessage = {}
-    fields, owner = _fields_of(file, name), file.message(name)
+    owner = file.message(name)
+    fields = owner.fields
     try:
         for number, wire, value in read_fields(data):
             field = fields.get(number)
@@ -90,9 +85,9 @@ def _read_value(file: ProtoFile, owner: Declaration, field: WireField, wire: int
 def write_message(name: str, message: Mapping[str, Any], file: ProtoFile = BLOCK_NODE) -> bytes:
     owner = file.message(name)
     parts = []
-    known = {field.name for field in owner.fields}
+    known = {field.name for field in owner.fields.values()}
     assert message.keys() <= known, f"{name} has no {message.keys() - known}"
-    for field in owner.fields:
+    for field in owner.fields.values():
         value = message.get(field.name)
         if value is None:
             continue

@@ -46,11 +46,12 @@ class WireMethod(NamedTuple):
 
 
 class Declaration(msgspec.Struct, eq=False):
-    """A message, an enum or a service. path: its name within the file, such as `PublishStreamRequest.EndStream`."""
+    """A message, an enum or a service. path: its name within the file, such as `PublishStreamRequest.EndStream`.
+    fields: by their numbers."""
 
     what: str
     path: str
-    fields: list[WireField] = []
+    fields: dict[int, WireField] = {}
     values: list[tuple[str, int]] = []
     methods: list[WireMethod] = []
     inner: list[Declaration] = []
@@ -129,7 +130,8 @@ class ProtoFile:
         if match is None or inside is None:
             raise ValueError(f"{self.name}: {line!r} is not understood")
         if what == "message":
-            inside.fields.append(WireField(match[3], int(match[4]), match[2], match[1] is not None, oneof))
+            number = int(match[4])
+            inside.fields[number] = WireField(match[3], number, match[2], match[1] is not None, oneof)
         elif what == "enum":
             inside.values.append((match[1], int(match[2])))
         else:
@@ -147,8 +149,8 @@ class ProtoFile:
                 name = method.path.rpartition("/")[2]
                 parts.append(bytes_field(2, _text(1, name) + b"".join(map(_text, (2, 3), kinds)) + flags))
         else:
-            groups = list(dict.fromkeys(field.oneof for field in each.fields if field.oneof is not None))
-            parts += [bytes_field(2, self._describe_field(each, field, groups)) for field in each.fields]
+            groups = list(dict.fromkeys(field.oneof for field in each.fields.values() if field.oneof is not None))
+            parts += [bytes_field(2, self._describe_field(each, field, groups)) for field in each.fields.values()]
             parts += [bytes_field(3 if inner.what == "message" else 4, self._describe(inner)) for inner in each.inner]
             parts += [bytes_field(8, _text(1, group)) for group in groups]
         return b"".join(parts)

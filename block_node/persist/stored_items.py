@@ -7,8 +7,8 @@ from typing import Final
 
 from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.errors import BlockError, Level, VerificationFailed
-from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.items import ItemKind, item_kind, read_footer
+from block_node.blocks.merkle import RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.item_splitting import ItemBatch, ItemSplitter
 from block_node.persist.chain_log import ReadBlocks

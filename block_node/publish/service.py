@@ -37,7 +37,6 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.block_machine import PublishLimits
-from block_node.publish.mending import FindRoots, Mending
 from block_node.publish.publish_machine import (
     Effect,
     EndSession,
@@ -46,7 +45,7 @@ from block_node.publish.publish_machine import (
     PublishStatistics,
     SendResponse,
 )
-from block_node.publish.session import PublisherSession
+from block_node.publish.session import FindRoots, Mending, PublisherSession
 from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
 from ockam.actors.address import LOCAL, Address, Route, local
 from ockam.actors.message import Message, Origin
@@ -66,7 +65,7 @@ class PublishService(Plugin):
 
     - store: asked at each tick which blocks are durable, since notifications can be lost.
     - last_block: the highest stored block. first_block: the first block of an empty node.
-    - find_roots: see `block_node.publish.mending.Mending`.
+    - find_roots: see `Mending`.
     - new_id: makes the random names of sessions. A simulation controls it.
     - unread_bytes: the total size of the requests that sessions have not handed on completely.
 

@@ -17,7 +17,7 @@ from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import TssVerifier
-from block_node.grpc.calls.publish import GrpcCallStatistics
+from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.mark import STREAM_PREFIX

@@ -11,10 +11,6 @@ The machine decides; this module translates.
                                  resend_block(next) soon after that      goes on
     SkipBlock, ResendBlock(N)    skip_block, resend_block(N)             goes on
     StreamEnded(code, last, N)   end_stream(code, last, N)               ends
-
-The counters of all calls about blocks are named as in the reference block node where it has the same ones: source
-docs/block-node/metrics.md of hiero-ledger/hiero-block-node, at b81bbd119. On the page of metrics each name begins with
-`blocknode_`, and a counter ends with `_total`.
 """
 
 from __future__ import annotations
@@ -22,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 import trio
 
+from block_node.grpc.calls.statistics import ANSWERS, COUNTED
 from block_node.grpc.http2.connection import FAILED, CallHandler, GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
@@ -55,58 +51,8 @@ from block_node.protocol import (
 from block_node.publish.service import PublishService
 from block_node.publish.session import HEADER_TAG, PublisherSession
 from block_node.publish.session_machine import InvalidPublishRequest, PublisherState, SessionState
-from block_node.read.subscribe import SubscribeStatistics
 from ockam.actors.message import Origin
 from ockam.protocol import ProtocolError
-
-ANSWERS: Final = {
-    "acknowledgement": "publisher_blocks_ack_sent",
-    "skip_block": "publisher_blocks_skips_sent",
-    "resend_block": "publisher_blocks_resend_sent",
-    "node_behind_publisher": "publisher_block_node_behind_sent",
-    "end_stream": "publisher_block_endofstream_sent",
-}
-"""The counter of each answer to a publisher, by its field."""
-
-COUNTED: Final = {
-    "publisher_block_items_received": "Items that publishers have sent, without those of dropped sets.",
-    "publisher_blocks_closed_complete": "Blocks of which a publisher has sent the end.",
-    "publisher_receive_latency_ns": "Time from the header to the end of these blocks, in nanoseconds.",
-    "publisher_stream_sets_dropped": "Sets of items that came after their block was refused.",
-    "publisher_block_endstream_received": "Ends of streams that publishers have sent.",
-    "publisher_blocks_ack_sent": "Acknowledgements to publishers.",
-    "publisher_blocks_skips_sent": "Publishers asked to skip a block.",
-    "publisher_blocks_resend_sent": "Publishers asked to send a block again.",
-    "publisher_block_node_behind_sent": "Publishers told that the node is behind them.",
-    "publisher_block_endofstream_sent": "Streams of publishers that the node has ended, for any reason.",
-    "publisher_stream_errors": "Those of them that the node ended for a fault of either side.",
-    "publisher_stall_timeouts_sent": "Those of them that ended because their publisher was too slow or silent.",
-    "subscriber_errors": "Subscriptions that ended by an error of the node.",
-    "get_block_requests": "Requests for one block.",
-    "get_block_requests_success": "Requests whose block was sent.",
-    "get_block_requests_not_available": "Requests for a block that is not here.",
-    "get_block_requests_not_found": "Requests for a block whose bytes are damaged.",
-    "server_status_requests": "Requests for the status.",
-    "server_status_details_requests": "Requests for the status in detail.",
-}
-"""The text of each counter."""
-
-
-class GrpcCallStatistics(msgspec.Struct, frozen=True):
-    """The calls about blocks. publishers: the number of open streams. counted: since the start, see COUNTED.
-
-    - lowest_inbound, highest_inbound: the blocks that publishers send now; None: none.
-    - window_closed_s: the longest time for which a publisher could send nothing, held back or not, by party: its host,
-      or its identity. It has the parties that published last.
-    """
-
-    publishers: int
-    lowest_inbound: int | None
-    highest_inbound: int | None
-    window_closed_s: dict[str, float]
-    subscribe: SubscribeStatistics
-    counted: dict[str, int]
-
 
 CORRELATION_ID: Final = b"hiero-correlation-id"
 CORRELATION_CHARACTERS_MAX: Final = 64

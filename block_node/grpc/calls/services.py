@@ -15,7 +15,8 @@ from block_node.blocks.errors import BlockFormatError
 from block_node.events import NodeFailure, NodeStopping, Notification, PersistedNotification
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall, write_detail, write_status
-from block_node.grpc.calls.publish import DoorPublishers, GrpcCallStatistics, PublishCall, refuse_not_ready
+from block_node.grpc.calls.publish import DoorPublishers, PublishCall, refuse_not_ready
+from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.grpc.http2.connection import CallHandler, GrpcCall, SingleRequest, UnaryHandler, guarded
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, SERVICES, GrpcLimits

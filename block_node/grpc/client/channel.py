@@ -1,6 +1,5 @@
-"""GrpcChannel: the connection to one other node. It is made when something is asked, and again after its end.
-
-GrpcPeer: how a client asks the node at the other end of a channel, and the typed errors of its refusals."""
+"""GrpcChannel: the connection to one other node, and the typed errors of its refusals. The connection is made when
+something is asked, and again after its end."""
 
 from __future__ import annotations
 
@@ -47,12 +46,20 @@ logger = structlog.get_logger(__name__)
 
 class GrpcChannel:
     """The connection to one `host:port`. make_tls: makes the TLS of a connection; None: it is not encrypted.
+    token: proves the client's name; None: no name is proved.
 
     Invariant: while `_waiting` is not empty, `_connecting` is True: a task will call its functions.
     """
 
-    def __init__(self, node: Node, address: str, make_tls: Callable[[], TlsLayer] | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        address: str,
+        make_tls: Callable[[], TlsLayer] | None = None,
+        token: Token | None = None,
+    ) -> None:
         self._node = node
+        self._token = token
         self._make_tls = make_tls
         self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
         self._connection: AskingConnection | None = None
@@ -75,6 +82,47 @@ class GrpcChannel:
         self._is_closed = True
         for connection in self._running:
             connection.close("unused")
+
+    async def connection(self) -> AskingConnection:
+        """Returns an open connection. Raises NodeUnreachable."""
+        found: list[AskingConnection | str] = []
+        done = trio.Event()
+
+        def use(connection: AskingConnection | str) -> None:
+            found.append(connection)
+            done.set()
+
+        self.use(use, use)
+        await done.wait()
+        [connection] = found
+        if isinstance(connection, str):
+            raise NodeUnreachable(f"{self.address} is {connection}")
+        return connection
+
+    def ask(
+        self,
+        connection: AskingConnection,
+        path: bytes,
+        handler: AnswerHandler,
+        request: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> AskedCall:
+        """As `AskingConnection.ask`, in the name of the client. Raises NodeUnreachable, InvalidArgument."""
+        metadata = []
+        if self._token is not None:
+            try:
+                metadata.append((b"authorization", f"Bearer {self._token.read()}".encode()))
+            except TokenError as error:
+                raise InvalidArgument(str(error)) from error
+        try:
+            return connection.ask(path, handler, request, timeout_s, metadata)
+        except CallRefused as refused:
+            raise NodeUnreachable(refused.text) from refused
+
+    def error_of(self, status: GrpcStatus, text: str) -> ClientError:
+        """Returns the error for the end of a call. After `NodeUnreachable` or `NodeFailed`, a later try can succeed."""
+        make = _REFUSALS.get(status, NodeFailed)
+        return make(f"{self.address} answers {status.name}: {text or 'it says no more'}")
 
     async def _serve_waiting(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -139,56 +187,3 @@ class GrpcChannel:
             self._running.discard(connection)
             if self._connection is connection:
                 self._connection = None
-
-
-class GrpcPeer:
-    """The node at the other end. token: proves the client's name; None: no name is proved."""
-
-    def __init__(self, channel: GrpcChannel, token: Token | None = None) -> None:
-        self._channel = channel
-        self._token = token
-
-    @property
-    def address(self) -> str:
-        return self._channel.address
-
-    async def connection(self) -> AskingConnection:
-        """Returns an open connection. Raises NodeUnreachable."""
-        found: list[AskingConnection | str] = []
-        done = trio.Event()
-
-        def use(connection: AskingConnection | str) -> None:
-            found.append(connection)
-            done.set()
-
-        self._channel.use(use, use)
-        await done.wait()
-        [connection] = found
-        if isinstance(connection, str):
-            raise NodeUnreachable(f"{self.address} is {connection}")
-        return connection
-
-    def ask(
-        self,
-        connection: AskingConnection,
-        path: bytes,
-        handler: AnswerHandler,
-        request: bytes | None = None,
-        timeout_s: float | None = None,
-    ) -> AskedCall:
-        """As `AskingConnection.ask`, in the name of this client. Raises NodeUnreachable, InvalidArgument."""
-        metadata = []
-        if self._token is not None:
-            try:
-                metadata.append((b"authorization", f"Bearer {self._token.read()}".encode()))
-            except TokenError as error:
-                raise InvalidArgument(str(error)) from error
-        try:
-            return connection.ask(path, handler, request, timeout_s, metadata)
-        except CallRefused as refused:
-            raise NodeUnreachable(refused.text) from refused
-
-    def error_of(self, status: GrpcStatus, text: str) -> ClientError:
-        """Returns the error for the end of a call. After `NodeUnreachable` or `NodeFailed`, a later try can succeed."""
-        make = _REFUSALS.get(status, NodeFailed)
-        return make(f"{self.address} answers {status.name}: {text or 'it says no more'}")

@@ -24,7 +24,7 @@ from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
 from block_node.client.outgoing import OutgoingBlock
-from block_node.grpc.client.channel import GrpcChannel, GrpcPeer
+from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.connection import AskedCall
 from block_node.grpc.client.consensus_machine import ConsensusLimits
 from block_node.grpc.client.publisher import GIVE_UP_S, ConsensusPublisher
@@ -51,7 +51,7 @@ class GrpcSubscription(SubscribeAnswer):
     Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
     """
 
-    def __init__(self, peer: GrpcPeer, start: int | None, end: int | None, block_bytes_max: int) -> None:
+    def __init__(self, peer: GrpcChannel, start: int | None, end: int | None, block_bytes_max: int) -> None:
         super().__init__()
         self._peer = peer
         self._block_bytes_max = block_bytes_max
@@ -176,7 +176,7 @@ class GrpcSubscription(SubscribeAnswer):
 class GrpcBlockClient:
     """A client of one block node over gRPC. `connect_grpc` creates it."""
 
-    def __init__(self, peer: GrpcPeer) -> None:
+    def __init__(self, peer: GrpcChannel) -> None:
         self._peer = peer
 
     async def publish(
@@ -225,9 +225,8 @@ async def connect_grpc(
     make_tls = None if tls is None else _tls_maker(tls, host)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        channel = GrpcChannel(Node(nursery), address, make_tls)
         try:
-            yield GrpcBlockClient(GrpcPeer(channel, token))
+            yield GrpcBlockClient(GrpcChannel(Node(nursery), address, make_tls, token))
         except Exception as error:
             # Raised after the nursery, which would put the error into a group.
             failure = error

@@ -13,7 +13,7 @@ import trio
 
 from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
-from block_node.grpc.client.channel import GrpcPeer
+from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.connection import AskedCall, AskingConnection
 from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.client.source import API, STATUS, OneAnswer
@@ -52,7 +52,7 @@ class ConsensusPublisher:
 
     def __init__(
         self,
-        peer: GrpcPeer,
+        peer: GrpcChannel,
         blocks: Sequence[OutgoingBlock],
         *,
         give_up_s: float = GIVE_UP_S,

@@ -11,9 +11,8 @@ from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.generator import FIXED_ITEMS, BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.hash_scheme import CURRENT, LEGACY
 from block_node.blocks.items import Item, ItemKind, make_item
-from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
+from block_node.blocks.merkle import CURRENT, EMPTY_TREE, LEGACY, StreamingTree
 from block_node.blocks.proofs import ProofKind
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier

@@ -14,8 +14,8 @@ import pytest
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.hash_scheme import CURRENT, LEGACY, SCHEMES, HashRules, HashScheme
 from block_node.blocks.items import Item, ItemKind, item_kind, make_item, read_footer, read_header
+from block_node.blocks.merkle import CURRENT, LEGACY, SCHEMES, HashRules, HashScheme
 from block_node.blocks.proofs import ProofKind
 from block_node.blocks.protobuf import bytes_field, number_field
 from block_node.blocks.settings import VerifierSettings

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.blocks.hash_scheme import LEGACY, SCHEMES, HashScheme, RootCandidate
 from block_node.blocks.items import BlockFooter, ItemKind
 from block_node.blocks.merkle import (
     EMPTY_TREE,
+    LEGACY,
+    SCHEMES,
     BlockTree,
     Category,
+    HashScheme,
+    RootCandidate,
     StreamingTree,
     fold,
     place_of,

@@ -11,10 +11,14 @@ from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState, Claim
 from block_node.blocks.errors import FailureKind, Level, VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.hash_scheme import CURRENT, LEGACY, SHA384, HashScheme, RootCandidate
 from block_node.blocks.items import Item, ItemKind, item_kind, make_item, read_footer, read_header
 from block_node.blocks.merkle import (
+    CURRENT,
     EMPTY_TREE,
+    LEGACY,
+    SHA384,
+    HashScheme,
+    RootCandidate,
     fold,
     place_of,
 )

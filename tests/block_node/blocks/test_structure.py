@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from block_node.blocks.errors import FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.hash_scheme import SHA384
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
+from block_node.blocks.merkle import SHA384
 from block_node.blocks.protobuf import bytes_field, number_field
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import BlockVerification, Verifier

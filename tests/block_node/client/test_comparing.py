@@ -15,7 +15,7 @@ import bare
 from block_node import protocol
 from block_node.blocks.errors import VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.hash_scheme import SCHEMES, HashScheme
+from block_node.blocks.merkle import SCHEMES, HashScheme
 from block_node.client import (
     AnotherBlock,
     BlockClient,
@@ -28,7 +28,7 @@ from block_node.client import (
 )
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
 from block_node.publish import service
-from block_node.read.access import AccessService
+from block_node.read.services import AccessService
 from ockam.actors.message import Message
 from ockam.protocol import Protocol
 from stream_client import Reconnect

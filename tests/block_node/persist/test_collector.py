@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from block_node.blocks.items import make_item
-from block_node.persist import collector as collector_module
+from block_node.persist import plugin as collector_module
 from block_node.persist.plugin import BlockCollector, prefix_of
 from tests.block_node.persist.block_samples import root_of, serialized
 

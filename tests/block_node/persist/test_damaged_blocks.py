@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from block_node.persist import scan
+from block_node.persist import plugin
 from block_node.persist.chain_log import ReadBlocks
 from block_node.persist.plugin import BlockScan
 from block_node.protocol_reading import GetStatus, SubscribeStatus
@@ -172,7 +172,7 @@ async def test_the_scan_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
 async def test_a_scan_whose_reads_fail_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: while the database is away, the scan leaves it alone; no block counts as damaged. Method: after the first
     read that fails, others read many times, and the scan has not read again."""
-    monkeypatch.setattr(scan, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(plugin, "PAUSE_S", 3600.0)
     async with world(tmp_path) as made:
         await fill(made)
         failed: list[Operation] = []

@@ -13,7 +13,7 @@ import pytest
 
 from block_node.blocks.errors import Level
 from block_node.blocks.generator import BlockShape, GeneratedBlock
-from block_node.blocks.hash_scheme import CURRENT, LEGACY, SCHEMES, HashScheme
+from block_node.blocks.merkle import CURRENT, LEGACY, SCHEMES, HashScheme
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.persist import schema as sql

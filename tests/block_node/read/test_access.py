@@ -11,8 +11,8 @@ import pytest
 
 from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
-from block_node.read import access
-from block_node.read.access import AccessService
+from block_node.read import services
+from block_node.read.services import AccessService
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.worker import Worker
@@ -152,8 +152,8 @@ async def test_a_block_that_is_damaged_is_not_found(tmp_path: Path) -> None:
 
 async def test_who_does_not_take_its_answers_gets_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its requests wait, those of others do not, and the memory that answers take is bounded."""
-    monkeypatch.setattr(access, "WAITING_MAX", 10)
-    backlog_bytes = access.BACKLOG_BYTES_MAX + 1
+    monkeypatch.setattr(services, "WAITING_MAX", 10)
+    backlog_bytes = services.BACKLOG_BYTES_MAX + 1
     slow = Origin("tcp", backlog_bytes=lambda: backlog_bytes)
     async with world(tmp_path) as made:
         service = Access(made)
@@ -168,7 +168,7 @@ async def test_who_does_not_take_its_answers_gets_no_more(tmp_path: Path, monkey
         backlog_bytes = 0
         await wait_until(lambda: len(service.asker.seen) == 30)
         service.asker.seen.clear()
-        backlog_bytes = access.BACKLOG_BYTES_MAX + 1
+        backlog_bytes = services.BACKLOG_BYTES_MAX + 1
         service.send(GET.encode_request(GetBlock(1, 0, False, 0)), slow)
         assert (await service.ask(0)).status is GetStatus.SUCCESS
 

@@ -13,7 +13,7 @@ import trio
 from h2.errors import ErrorCodes
 
 from block_node.client.errors import BlockTooLarge, DamagedAnswer
-from block_node.grpc.client.channel import GrpcChannel, GrpcPeer
+from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.client import GrpcSubscription
 from block_node.grpc.client.source import SUBSCRIBE, GrpcSource
 from block_node.grpc.messages import WireMessage
@@ -128,7 +128,7 @@ async def test_a_subscriber_counts_each_block_for_itself_and_knows_of_an_unfinis
     async with opened_door() as door, trio.open_nursery() as nursery:
         door.routes = {SUBSCRIBE: door._route(Dripping)}
         node = Node(nursery)
-        blocks = GrpcSubscription(GrpcPeer(GrpcChannel(node, door.address)), 0, 1, 1_000_000)
+        blocks = GrpcSubscription(GrpcChannel(node, door.address), 0, 1, 1_000_000)
 
         async def read() -> None:
             with pytest.raises(BlockTooLarge):
