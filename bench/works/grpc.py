@@ -18,7 +18,7 @@ from bench.report import OURS, Sample, percentiles
 from bench.servers.bench_node import BenchNode
 from bench.works.block_publishing import TimedSession, publish_all
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock, SigningKeys
-from block_node.grpc.client.connection import AskedCall, AskingConnection
+from block_node.grpc.client.channel import AskedCall, AskingConnection
 from block_node.grpc.client.source import STATUS, SUBSCRIBE
 from block_node.grpc.http2.connection import DoorCounts
 from block_node.grpc.http2.limits import Http2Limits

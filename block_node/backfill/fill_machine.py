@@ -49,10 +49,6 @@ class Delivered(dict[int, Pending]):
     def size_bytes(self) -> int:
         return sum(pending.size_bytes for pending in self.values())
 
-    @property
-    def all_verified(self) -> bool:
-        return all(pending.verified for pending in self.values())
-
     def has_room(self, limits: BackfillSettings) -> bool:
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
@@ -452,7 +448,7 @@ class FillMachine:
             ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
             return max(ready, key=lambda chunk: chunk.top, default=None)
         # Upwards, a block is passed on only after the block before it was verified.
-        if not self.delivered.all_verified:
+        if not all(pending.verified for pending in self.delivered.values()):
             return None
         lowest = min(self._chunks.values(), key=lambda chunk: next(chunk.numbers()), default=None)
         first_open = self._open.first

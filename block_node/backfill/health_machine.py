@@ -99,11 +99,8 @@ class Health:
             # The failures of a silent node end with its answer. Failures of other kinds end only with a good block.
             source.failures = 0
         source.claims, source.has_answered = ranges, True
-        self._note_latency(source, latency_s)
-
-    def note_no_answer(self, name: str, now_s: float, reason: str) -> None:
-        self.sources[name].has_answered = False
-        self.failed(name, now_s, reason)
+        before, newest = source.latency_ms, latency_s * 1_000
+        source.latency_ms = newest if before is None else before + LATENCY_WEIGHT * (newest - before)
 
     def find_silence(self) -> str:
         """Returns the last error of each source node if none of them reports its blocks, else ""."""
@@ -159,10 +156,6 @@ class Health:
         delay_s = self._retry_delay_s * 2.0 ** min(source.failures - 1, 32)
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
-    def end_pauses(self) -> None:
-        for source in self.sources.values():
-            source.backoff_until_s = 0.0
-
     def disbelieve(self, name: str, first: int, last: int) -> None:
         claims = self.sources[name].claims
         # Other blocks of this source node can still be right, so they stay.
@@ -184,8 +177,3 @@ class Health:
             )
             found.append(statistics)
         return found
-
-    def _note_latency(self, source: SourceHealth, latency_s: float) -> None:
-        before = source.latency_ms
-        newest = latency_s * 1_000
-        source.latency_ms = newest if before is None else before + LATENCY_WEIGHT * (newest - before)

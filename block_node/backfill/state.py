@@ -250,6 +250,8 @@ class BackfillState:
         stored = self.store.ever_stored
         gaps = [BlockGap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
         problem = self.unknown or (self.counters.last_given_up if gaps else "")
+        run = self._run
+        stored_in_run = 0 if run is None else self.counters.blocks_stored - run[1]
         return BackfillStatistics(
             state=self._state(problem),
             queue=queue,
@@ -258,7 +260,7 @@ class BackfillState:
             gaps=gaps[:GAPS_REPORTED_MAX],
             held_bytes=sum(machine.held_bytes for machine in machines),
             under_way=sum(not chunk.complete for machine in machines for chunk in machine.chunks),
-            eta_s=self._eta_s(queue),
+            eta_s=queue * (trio.current_time() - run[0]) / stored_in_run if run and stored_in_run else None,
             newest_known=self.newest_known,
             counters=msgspec.structs.replace(self.counters),
             sources=self.health.statistics(trio.current_time()),
@@ -271,12 +273,6 @@ class BackfillState:
         if self.unknown is None or not self.machines or self.is_scanning() or is_filling:
             return BackfillStatus.RUNNING
         return BackfillStatus.ERROR if problem else BackfillStatus.IDLE
-
-    def _eta_s(self, queue: int) -> float | None:
-        if self._run is None:
-            return None
-        stored, seconds = self.counters.blocks_stored - self._run[1], trio.current_time() - self._run[0]
-        return queue * seconds / stored if stored else None
 
     def _saved(self, number: int, operation: Do[None]) -> None:
         if operation.error is not None:

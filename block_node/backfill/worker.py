@@ -179,7 +179,8 @@ class Backfill(Plugin):
                 now_s = trio.current_time()
                 # While publishers are connected, requests stay small; a block is passed on only after the pause.
                 filler.machine.gently = state.publishers > 0
-                delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
+                may_store = not self.facility.full and state.store.refusal is None
+                delivery = filler.step(now_s >= self._deliver_from_s and may_store)
                 if delivery is not None:
                     delivered = True
                     self._delivered_s, self._delivered_bytes = now_s, delivery.size_bytes
@@ -190,10 +191,6 @@ class Backfill(Plugin):
             self._wake_later(pause_s)
         elif delivered:
             self._wake()
-
-    @property
-    def _may_deliver(self) -> bool:
-        return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
@@ -262,12 +259,11 @@ class Backfill(Plugin):
             self._ask_sources()
 
     def _looked(self, error: StorageError | None) -> None:
-        if isinstance(error, StorageClosed):
-            # The node is stopping. Its next start finds the missing blocks.
-            return
-        if error is not None:
-            logger.error("backfill_scan_failed", reason=str(error))
-        self._ask_sources()
+        # If the node is stopping, its next start finds the missing blocks.
+        if not isinstance(error, StorageClosed):
+            if error is not None:
+                logger.error("backfill_scan_failed", reason=str(error))
+            self._ask_sources()
 
     def _ask_sources(self) -> None:
         """Asks all source nodes that are not in a pause which blocks they have; then follows `_compare`, or `_plan` if
@@ -276,7 +272,8 @@ class Backfill(Plugin):
             # The pauses end only now: a search that still ran when the operator asked can have begun new pauses.
             self._asked_for = False
             self._patience.forget()
-            self._state.health.end_pauses()
+            for source in self._state.health.sources.values():
+                source.backoff_until_s = 0.0
         # A search for a publisher asks the sources only if there is a gap, or if the node follows their newest blocks.
         ready = self._state.health.ready(trio.current_time())
         follows = self._follows
@@ -296,7 +293,8 @@ class Backfill(Plugin):
             if ranges is None:
                 self._state.counters.fetch_errors += 1
                 logger.error("backfill_source_unreachable", source=name, reason=reason)
-                self._state.health.note_no_answer(name, now_s, reason)
+                self._state.health.sources[name].has_answered = False
+                self._state.health.failed(name, now_s, reason)
             else:
                 self._state.health.claimed(name, ranges, now_s - began_s)
             self._awaited.discard(name)

@@ -246,7 +246,9 @@ class ChainLog:
         place = sql.find_sound_place(session, self.chain, block.number)
         # The block must be the one that is stored, and must fit into its messages.
         roots = (block.root, *block.other_roots)
-        if place is None or place.root not in roots or not _fits(place, block.parts, block.items):
+        if place is None or place.root not in roots:
+            return False
+        if (place.parts, place.size_bytes, place.items) != (len(block.parts), block.size_bytes, block.items):
             return False
         other_roots = [root for root in roots if root != place.root]
         before = self.find(session, block.number - 1)
@@ -404,10 +406,6 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
     return BlockMark(place.number, part, place.parts, place.items, place.size_bytes, place.root)
 
 
-def _fits(place: BlockPlace, parts: Sequence[bytes], items: int) -> bool:
-    return (place.parts, place.size_bytes, place.items) == (len(parts), sum(map(len, parts)), items)
-
-
 def _write_parts(
     session: Session,
     stream_id: int,
@@ -434,8 +432,8 @@ def _write_parts(
             seed_base(stream_id, message_time_us), index, data, key, headers
         )
         if not is_sound:
-            mark = BlockMark(number, part, place.parts, place.items, place.size_bytes, place.root)
-            message_time_us, headers = time_us, headers_of(mark, other_roots, root_before if part == 0 else b"")
+            headers = headers_of(_mark(place, part), other_roots, root_before if part == 0 else b"")
+            message_time_us = time_us
             checksum = checksum_full(seed_base(stream_id, time_us), index, data, key, headers)
         written.append((stream_id, index, message_time_us, checksum, key, headers, data))
     session.execute_many(_WRITE, written)

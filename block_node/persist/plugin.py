@@ -86,10 +86,11 @@ class BlockCollector:
                 return
             piece = bytes(self._head)
             self._head.clear()
-            size_bytes = _item_bytes(piece)
-            self.broken |= size_bytes is None
-            prefix = prefix_of(size_bytes or len(piece))
-            self._piece_bytes_left = size_bytes or 0
+            try:
+                self._piece_bytes_left = item_size(piece)
+            except BlockFormatError:
+                self._piece_bytes_left, self.broken = 0, True
+            prefix = prefix_of(self._piece_bytes_left or len(piece))
             self._tail.append(prefix)
             self._tail_bytes += len(prefix)
             self.item_count += 1
@@ -139,13 +140,6 @@ class BlockCollector:
             other_roots=other_roots,
             corrected_root=corrected_root,
         )
-
-
-def _item_bytes(head: bytes) -> int | None:
-    try:
-        return item_size(head)
-    except BlockFormatError:
-        return None
 
 
 HELD_BYTES_MAX = 8 * 1024 * 1024

@@ -144,18 +144,21 @@ class BlockFeed:
         """Reads on, if nothing is being read and there is room. Called when a block was stored or there is room."""
         if self._is_over or self._reading or not self._taker.has_room():
             return
-        end, first = self._plan.end, self._store.available.first
+        end, available = self._plan.end, self._store.available
         if self._stops is not None and not self.is_in_block:
             self._end(SubscribeStatus.SUCCESS, self._stops)
         elif end is not None and self.next_block is not None and self.next_block > end:
             self._end(SubscribeStatus.SUCCESS, "")
-        elif self.next_block is None and first is not None and end is not None and first > end:
+        elif self.next_block is None and available.first is not None and end is not None and available.first > end:
             # The node was empty, and then stored a first block above the end of the range.
             self._end(SubscribeStatus.NOT_AVAILABLE, f"no block up to {end} is here")
-        elif self._find_next():
-            self._read()
         else:
-            self._wait()
+            if self.next_block is None:
+                self.next_block = available.last if end is None else available.first
+            if self.next_block is not None and self.next_block in available:
+                self._read()
+            else:
+                self._wait()
 
     def tick(self) -> None:
         """Ends the feed if a block below stored ones does not come in time."""
@@ -177,12 +180,6 @@ class BlockFeed:
     def close(self) -> None:
         """Reads no more, and calls its taker no more. Safe to repeat."""
         self._is_over = True
-
-    def _find_next(self) -> bool:
-        available = self._store.available
-        if self.next_block is None:
-            self.next_block = available.last if self._plan.end is None else available.first
-        return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
         first, number = self._store.available.first, self.next_block

@@ -204,7 +204,7 @@ class SubscribeService(Plugin):
         if active:
             self._source_ended = False
             for session in list(self._sessions):
-                session.source_began()
+                session.note_source(True)
         self._source_ended = self._source_ended or (self._publishers > 0 and not active)
         self._publishers = active
 
@@ -213,7 +213,7 @@ class SubscribeService(Plugin):
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):
-                session.source_ended()
+                session.note_source(False)
 
     def _end_all(self, reason: str) -> None:
         for session in list(self._sessions):
@@ -307,13 +307,12 @@ class SubscribeSession(Worker):
             self._send_waiting()
             self._feed.go_on()
 
-    def source_ended(self) -> None:
-        """Notes that no publisher is connected: the subscription ends after all stored blocks are sent."""
-        self._feed.has_source = False
-        self.go_on()
-
-    def source_began(self) -> None:
-        self._feed.has_source = True
+    def note_source(self, has_source: bool) -> None:
+        """has_source: whether a publisher is connected. If not, the subscription ends after all stored blocks are
+        sent."""
+        self._feed.has_source = has_source
+        if not has_source:
+            self.go_on()
 
     def early_event(self, event: ItemEvent) -> None:
         """Handles an event of the block that the node receives. Called only in the early mode."""

@@ -11,7 +11,7 @@ import trio
 
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item, make_header
-from block_node.grpc.client.connection import AskedCall, AskingConnection
+from block_node.grpc.client.channel import AskedCall, AskingConnection
 from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.http2.connection import DoorCounts
 from block_node.grpc.http2.limits import Http2Limits

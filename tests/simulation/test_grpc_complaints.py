@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from block_node.grpc.calls.services import GrpcServices, block_methods
-from block_node.grpc.client.connection import AskingConnection
+from block_node.grpc.client.channel import AskingConnection
 from block_node.grpc.http2.connection import CallHandler, DoorCounts, GrpcCall, Route, ServerConnection
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget

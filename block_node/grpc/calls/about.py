@@ -84,7 +84,11 @@ STREAM_VERSION = (0, 78, 0)
 
 
 def write_status(read: ReadServices) -> bytes:
-    available = read.blocks.store.available
+    available, next_expected = read.blocks.store.available, read.next_expected()
+    if next_expected is None:
+        # Publishing has not started yet, but the stored blocks are known.
+        last = read.blocks.store.ever_stored.last
+        next_expected = read.blocks.first_block if last is None else last + 1
     return write_message(
         "ServerStatusResponse",
         {
@@ -92,7 +96,7 @@ def write_status(read: ReadServices) -> bytes:
             "last_available_block": block_or_none(available.last),
             # Fixed in the reference block node; it means nothing here.
             "only_latest_state": True,
-            "next_expected_block": _next_expected(read),
+            "next_expected_block": next_expected,
         },
     )
 
@@ -117,15 +121,6 @@ def write_detail(read: ReadServices) -> bytes:
     if read.address_book is not None:
         detail["node_address_book"] = read.address_book
     return write_message("ServerStatusDetailResponse", detail)
-
-
-def _next_expected(read: ReadServices) -> int:
-    number = read.next_expected()
-    if number is None:
-        # Publishing has not started yet, but the stored blocks are known.
-        last = read.blocks.store.ever_stored.last
-        return read.blocks.first_block if last is None else last + 1
-    return number
 
 
 def _range_messages(ranges: BlockRanges) -> Iterable[WireMessage]:

@@ -31,7 +31,6 @@ from block_node.grpc.messages import (
     read_message,
     write_message,
 )
-from block_node.grpc.schema import ProtoFile
 from block_node.item_splitting import SetCutter, SetPart
 from block_node.node import BlockNode
 from block_node.persist.chain_log import BlockNumberUnknown, ReadBlocks, StoredParts
@@ -427,7 +426,12 @@ class AboutCalls:
         made: dict[bytes, Callable[[GrpcCall], HealthCall | ReflectionCall]] = {
             b"/grpc.health.v1.Health/Check": lambda call: HealthCall(call, self._serves, watches=False),
             b"/grpc.health.v1.Health/Watch": lambda call: HealthCall(call, self._serves, watches=True),
-            **{next(file.methods()).path.encode(): self._reflection(file) for file in (REFLECTION, REFLECTION_ALPHA)},
+            **{
+                next(own.methods()).path.encode(): partial(
+                    ReflectionCall, files=FILES, own=own, services=self._services
+                )
+                for own in (REFLECTION, REFLECTION_ALPHA)
+            },
         }
         return {path: partial(self._opened, make) for path, make in made.items()}
 
@@ -435,9 +439,6 @@ class AboutCalls:
         """Ends the open calls: a node that stops would wait for the peers that watch it."""
         for each in list(self._open):
             each.end()
-
-    def _reflection(self, own: ProtoFile) -> Callable[[GrpcCall], ReflectionCall]:
-        return lambda call: ReflectionCall(call, FILES, own, self._services)
 
     def _serves(self, service: str) -> bool | None:
         return self._is_serving() if not service or service in self._services else None

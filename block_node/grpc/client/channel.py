@@ -1,19 +1,27 @@
-"""GrpcChannel: the connection to one other node, and the typed errors of its refusals. The connection is made when
+"""AskingConnection: one connection to a server, and the calls that this side asks for.
+
+GrpcChannel: the connection to one other node, and the typed errors of its refusals. The connection is made when
 something is asked, and again after its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 import structlog
 import trio
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
 
-from block_node.grpc.client.connection import AnswerHandler, AskedCall, AskingConnection
-from block_node.grpc.http2.connection import DoorCounts
+from block_node.grpc.http2.call_machine import CallMachine, CallRequest
+from block_node.grpc.http2.connection import DoorCounts, GrpcConnection, ServedCall
+from block_node.grpc.http2.http2_machine import ACCEPTED_HEADER, CallAnswered, CallOpened, Http2Machine
 from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import ACCEPTED, IDENTITY, MessageBudget, prefix_of_message
 from block_node.grpc.http2.socket_bytes import SocketBytes
-from block_node.grpc.http2.status import CallRefused, GrpcStatus
+from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message
 from ockam.actors.address import split_host_port
 from ockam.actors.node import Node
 from ockam.errors import OckamError
@@ -30,6 +38,209 @@ from stream_client.errors import (
     NotSupported,
     RequestRefused,
 )
+
+ANSWER_BYTES_MAX: Final = 131_072_000
+"""The largest message of an answer: the limit of the reference block node."""
+
+
+class AnswerHandler(Protocol):
+    """Takes the answer to one call, in the trio thread. `done` is called once, last, unless the call is cancelled."""
+
+    def take(self, message: bytes) -> None: ...
+
+    def room(self) -> None:
+        """Called after `AskedCall.send` has returned False, when there is room."""
+        return
+
+    def done(self, status: GrpcStatus, text: str) -> None: ...
+
+
+class AskedCall:
+    """One call that this side has begun, as its connection (`CallHandler`) and its asker use it."""
+
+    logs_end = True
+
+    def __init__(self, connection: AskingConnection, machine: CallMachine, handler: AnswerHandler) -> None:
+        self._connection = connection
+        self._machine = machine
+        self._handler: AnswerHandler | None = handler
+        self._is_held = False
+        self.status: GrpcStatus | None = None
+        self.text = ""
+
+    def send(self, message: bytes, *, compressed: bool = False) -> bool:
+        """Sends a message. Returns as `GrpcCall.send`. compressed: by the encoding in the metadata of the call."""
+        prefix = prefix_of_message(len(message), compressed=compressed)
+        return self._connection.send(self._machine, [prefix, message])
+
+    def end(self) -> None:
+        self._connection.end_half(self._machine)
+
+    def hold(self) -> None:
+        """Takes no more messages of the answer until `release`. The other side gets no window for them."""
+        self._is_held = True
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._connection.resume(self._machine.stream_id)
+
+    def watch(self, arriving: Callable[[int], None]) -> None:
+        """Calls `arriving` with the number of received bytes of the incomplete message, each time when more arrive."""
+        self._machine.reader.arriving = arriving
+
+    def cancel(self) -> None:
+        """Ends the call: its handler is not called any more. Safe to repeat."""
+        if self._handler is not None:
+            self._handler = None
+            self._connection.forget(self._machine)
+
+    # Called by the connection.
+
+    def may_take(self) -> bool:
+        return not self._is_held
+
+    def take(self, message: bytes) -> None:
+        if self._handler is not None:
+            self._handler.take(message)
+
+    def half_closed(self) -> None:
+        # An answer without a status comes from no gRPC server.
+        status = GrpcStatus.UNKNOWN if self.status is None else self.status
+        self._finish(status, self.text)
+
+    def room(self) -> None:
+        if self._handler is not None:
+            self._handler.room()
+
+    def ended(self, reason: str) -> None:
+        self._finish(GrpcStatus.UNAVAILABLE, reason)
+
+    def _finish(self, status: GrpcStatus, text: str) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.done(status, text)
+
+
+class AskingConnection(GrpcConnection):
+    """A connection that this side has opened. authority: the `host:port` that it asks for."""
+
+    def __init__(
+        self,
+        stream: SocketBytes,
+        authority: str,
+        limits: Http2Limits,
+        counts: DoorCounts,
+        *,
+        is_encrypted: bool = False,
+        batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        machine = Http2Machine(limits, MessageBudget(limits.unfinished_bytes_max), trio.current_time(), is_client=True)
+        super().__init__(stream, machine, limits, counts, address=authority, batch=batch)
+        self._authority = authority.encode()
+        self._scheme = b"https" if is_encrypted else b"http"
+        self._is_leaving = False
+
+    @property
+    def may_ask(self) -> bool:
+        return not self._machine.peer_leaves
+
+    def leave(self) -> None:
+        """Closes the connection as soon as no call is open. A call is open until its handler has taken all messages."""
+        self._is_leaving = True
+        self._note_work()
+
+    def ask(
+        self,
+        path: bytes,
+        handler: AnswerHandler,
+        request: bytes | None = None,
+        timeout_s: float | None = None,
+        metadata: Sequence[tuple[bytes, bytes]] = (),
+    ) -> AskedCall:
+        """Begins a call. request: its only message; None: the asker sends messages by `AskedCall.send`. metadata: more
+        headers. Raises CallRefused if no more calls may be open."""
+        headers = [
+            *((b":method", b"POST"), (b":scheme", self._scheme), (b":path", path), (b":authority", self._authority)),
+            *((b"content-type", b"application/grpc"), (b"te", b"trailers"), ACCEPTED_HEADER),
+            *metadata,
+        ]
+        if timeout_s is not None:
+            headers.append((b"grpc-timeout", b"%dm" % max(1, int(timeout_s * 1000))))
+        asked = CallRequest(path, IDENTITY, ACCEPTED, timeout_s, {})
+        try:
+            machine = self._machine.ask(asked, headers, trio.current_time())
+        except ProtocolError as error:
+            raise CallRefused(GrpcStatus.UNAVAILABLE, f"{self.address} takes no more calls: {error}") from error
+        machine.reader.bytes_max = ANSWER_BYTES_MAX
+        machine.reader.when_room = lambda: self.resume(machine.stream_id)
+        call = AskedCall(self, machine, handler)
+        self._served[machine.stream_id] = ServedCall(machine, call)
+        # The answer may be large, and is taken as it comes.
+        self._machine.widen(machine, self._limits.connection_window_bytes // 2, trio.current_time())
+        if request is not None:
+            call.send(request)
+            call.end()
+        self._note_work()
+        return call
+
+    def end_half(self, machine: CallMachine) -> None:
+        self._machine.end_half(machine)
+        self._note_work()
+
+    def forget(self, machine: CallMachine) -> None:
+        self._served.pop(machine.stream_id, None)
+        self._resumed.pop(machine.stream_id, None)
+        if machine.stream_id in self._machine.calls:
+            self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
+        self._machine.stop_reading(machine)
+        self._note_work()
+
+    def _note_work(self) -> None:
+        super()._note_work()
+        if self._is_leaving and not self._served:
+            self.close("shutdown")
+
+    def _take_headers(self, event: CallOpened | CallAnswered) -> None:
+        served = self._served.get(event.call.stream_id)
+        if served is None or not isinstance(event, CallAnswered) or not isinstance(served.handler, AskedCall):
+            return
+        asked, headers = served.handler, event.headers
+        http_status = headers.get(b":status", b"200")
+        encoding = headers.get(b"grpc-encoding", b"").decode("latin-1")
+        if encoding:
+            event.call.reader.encoding = encoding if encoding in ACCEPTED else IDENTITY
+        if b"grpc-status" in headers:
+            text = headers[b"grpc-status"]
+            # `int` refuses numbers with thousands of digits.
+            known = len(text) <= 2 and text.isdigit() and int(text) in GrpcStatus.__members__.values()
+            asked.status = GrpcStatus(int(text)) if known else GrpcStatus.UNKNOWN
+            asked.text = decode_message(headers.get(b"grpc-message", b""))
+        elif http_status != b"200":
+            asked.status = GrpcStatus.UNAVAILABLE
+            asked.text = f"the answer is HTTP {http_status.decode('latin-1')}, not gRPC"
+
+    def _end_half(self, served: ServedCall) -> None:
+        self._served.pop(served.machine.stream_id, None)
+        # The other side has ended the call, so this side ends its half, even if it had more to send.
+        if served.machine.may_send:
+            self._machine.end_half(served.machine)
+        super()._end_half(served)
+        self._machine.stop_reading(served.machine)
+
+    def _tell_ended(self, machine: CallMachine, status: GrpcStatus, reason: str) -> None:
+        # The side that asks tells its own handler, and logs nothing.
+        pass
+
+    def _finish(
+        self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False, is_told: bool = True
+    ) -> None:
+        # A side that asks ends a call by a reset; the status is for its own handler.
+        if machine.stream_id in self._machine.calls:
+            self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
+        self._machine.stop_reading(machine)
+        self._note_work()
+
 
 CONNECT_S_MAX: Final = 10.0
 

@@ -24,8 +24,7 @@ from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
 from block_node.client.outgoing import OutgoingBlock
-from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AskedCall
+from block_node.grpc.client.channel import AskedCall, GrpcChannel
 from block_node.grpc.client.consensus_machine import ConsensusLimits
 from block_node.grpc.client.publisher import GIVE_UP_S, ConsensusPublisher
 from block_node.grpc.client.source import SUBSCRIBE, SubscribeAnswer

@@ -13,8 +13,7 @@ import trio
 
 from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
-from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AskedCall, AskingConnection
+from block_node.grpc.client.channel import AskedCall, AskingConnection, GrpcChannel
 from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.client.source import API, STATUS, OneAnswer
 from block_node.grpc.http2.status import GrpcStatus

@@ -7,8 +7,7 @@ from typing import Final
 
 from block_node.backfill.route_source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
-from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AnswerHandler, AskedCall, AskingConnection
+from block_node.grpc.client.channel import AnswerHandler, AskedCall, AskingConnection, GrpcChannel
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX
 from block_node.grpc.messages import (
@@ -56,7 +55,7 @@ class GrpcSource:
                 on_done(None, f"{status.name}: {text}")
             else:
                 try:
-                    ranges = _detail_ranges(message) if path == DETAIL else _status_ranges(message)
+                    ranges = _ranges_of(message, is_detail=path == DETAIL)
                 except MessageFormatError as error:
                     on_done(None, str(error))
                 else:
@@ -262,12 +261,11 @@ class GrpcFetch(SubscribeAnswer):
             self._node.call_later(self._look_s, self._watch)
 
 
-def _detail_ranges(message: bytes) -> BlockRanges:
-    found = read_message("ServerStatusDetailResponse", message).get("available_ranges", [])
-    return BlockRanges(_checked_range(each) for each in found)
-
-
-def _status_ranges(message: bytes) -> BlockRanges:
+def _ranges_of(message: bytes, *, is_detail: bool) -> BlockRanges:
+    """Returns the blocks that a source claims, by its status or its status in detail. Raises MessageFormatError."""
+    if is_detail:
+        found = read_message("ServerStatusDetailResponse", message).get("available_ranges", [])
+        return BlockRanges(_checked_range(each) for each in found)
     status = read_message("ServerStatusResponse", message)
     first, last = status.get("first_available_block", 0), status.get("last_available_block", 0)
     # The largest number stands for "no block" in either field.

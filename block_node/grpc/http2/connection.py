@@ -200,7 +200,11 @@ class GrpcConnection:
                 # resumed meanwhile waits for the next turn, since `_read` may have handed on a part of it in this one.
                 resumed = list(self._resumed)
                 await trio.lowlevel.checkpoint()
-                self._pull_resumed(resumed)
+                with self._batch():
+                    for stream_id in resumed:
+                        self._resumed.pop(stream_id, None)
+                        self._pull(stream_id)
+                self._note_work()
             found = machine.pump(trio.current_time())
             if found:
                 self._take_events(found)
@@ -323,13 +327,6 @@ class GrpcConnection:
                 served.handler.ended(reason)
             except Exception as error:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
-
-    def _pull_resumed(self, resumed: Iterable[int]) -> None:
-        with self._batch():
-            for stream_id in resumed:
-                self._resumed.pop(stream_id, None)
-                self._pull(stream_id)
-        self._note_work()
 
     def _note_failure(self, machine: CallMachine, error: Exception) -> None:
         path = machine.request.path[:200].decode("latin-1")

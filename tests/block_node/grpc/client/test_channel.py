@@ -12,8 +12,7 @@ from typing import NoReturn
 import pytest
 import trio
 
-from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AskingConnection
+from block_node.grpc.client.channel import AskingConnection, GrpcChannel
 from block_node.grpc.http2.http2_machine import STREAM_ID_MAX
 from block_node.grpc.http2.status import GrpcStatus
 from ockam.actors.node import Node
