@@ -49,7 +49,7 @@ class Phase(Enum):
 class BlockReader:
     """Reads one block, item by item. number: the expected number of the block; None accepts any.
 
-    Every error is a VerificationFailed. After an error the reader must not be used any more.
+    Every error is a VerificationFailed. After an error, every later call raises the same error again.
 
     - header, footer, proofs: the parts that are kept. rules: the hash rules that the header names.
     - roots: after `finish`, the possible root hashes, one for each hash scheme with these rules; empty without
@@ -61,6 +61,7 @@ class BlockReader:
 
     def __init__(self, number: int | None, settings: VerifierSettings) -> None:
         self.number = number
+        self._failure: VerificationFailed | None = None
         self.item_count = 0
         self.size_bytes = 0
         self._settings = settings
@@ -82,6 +83,8 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item], piece: Piece = Piece.WHOLE) -> None:
+        """Processes the next items, in order, or one piece of an item."""
+        self._check_failure()
         if piece is not Piece.WHOLE:
             self.add_part(items[0], last=piece is Piece.LAST)
             return
@@ -113,6 +116,7 @@ class BlockReader:
 
     def add_part(self, part: bytes, *, last: bool) -> None:
         """Processes the next piece, of any size, of an item. last: whether it is the last piece of the item."""
+        self._check_failure()
         try:
             # An item that is too large to be held is hashed piece by piece.
             if self._large is not None:
@@ -138,6 +142,7 @@ class BlockReader:
     def finish(self) -> BlockReader:
         """Completes the block. Returns this reader, now with the root hashes. Raises VerificationFailed if a mandatory
         item is missing."""
+        self._check_failure()
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
         missing = {Phase.NOTHING: "header", Phase.ITEMS: "footer", Phase.FOOTER: "proof"}.get(self._phase)
@@ -150,7 +155,12 @@ class BlockReader:
         return self
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
-        return VerificationFailed(kind, level, self.number or 0, reason)
+        self._failure = VerificationFailed(kind, level, self.number or 0, reason)
+        return self._failure
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _count(self, items: int, size_bytes: int) -> None:
         self.item_count += items

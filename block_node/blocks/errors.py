@@ -57,11 +57,8 @@ class BlockError(ValueError):
 
 
 class BlockFormatError(BlockError):
-    """BlockFormatError: the error of bytes that are not a valid block, item or protobuf message.
-
-    what: a description of the fault.
-    offset: the position of the fault, in bytes from the start of the parsed bytes.
-    """
+    """BlockFormatError: the error of bytes that are not a valid block, item or protobuf message. what: the fault.
+    offset: its position, in bytes from the start of the parsed bytes."""
 
     def __init__(self, what: str, offset: int = 0) -> None:
         super().__init__(what, offset)
@@ -73,13 +70,9 @@ class BlockFormatError(BlockError):
 
 
 class VerificationFailed(BlockError):
-    """VerificationFailed: the error of a block that failed its verification.
-
-    kind: the reason.
-    level: the verification level that found the fault.
-    number: the expected number of the block, or the number in its header. 0 if neither is known.
-    reason: a text for the log.
-    """
+    """VerificationFailed: the error of a block that failed its verification. level: the one that found the fault.
+    number: the expected number of the block, or the number in its header; 0 if neither is known. reason: a text for the
+    log."""
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:
         super().__init__(kind, level, number, reason)
@@ -93,10 +86,7 @@ class VerificationFailed(BlockError):
 
 
 class BlockFileError(BlockError):
-    """BlockFileError: the error of a block file that cannot be read or written.
-
-    Examples are a truncated or damaged file, an unknown suffix and an item above the size limit.
-    """
+    """BlockFileError: the error of a block file that cannot be read or written."""
 
 
 class AddressBookError(BlockError):

@@ -12,8 +12,8 @@ runs in the calling thread. `VerifierSettings` limits the memory, which does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -26,10 +26,6 @@ from block_node.blocks.merkle import RootCandidate, in_order, names_of
 from block_node.blocks.proof_checks import check_record_proof, check_state_proof
 from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, StateProof, TssProof, read_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
-from block_node.protocol import Piece
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
@@ -108,7 +104,7 @@ class Verifier:
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
         block = self.begin_block(number)
-        block.add(items)
+        block.add(list(items))
         return self.link(block.end())
 
     # The checks of a whole block.
@@ -213,31 +209,18 @@ class Verifier:
             raise VerificationFailed(FailureKind.UNKNOWN_ERROR, Level.TSS, signed.proof_of, reason) from error
 
 
-class BlockVerification:
-    """The verification of one block. After a failure, every later call raises the same error again."""
+class BlockVerification(BlockReader):
+    """The verification of one block."""
 
     def __init__(self, verifier: Verifier, number: int | None) -> None:
+        super().__init__(number, verifier.settings)
         self._verifier = verifier
-        self._reader = BlockReader(number, verifier.settings)
-        self._failure: VerificationFailed | None = None
-
-    def add(self, items: Iterable[Item], piece: Piece = Piece.WHOLE) -> None:
-        """Processes the next items, in order, or one piece of an item. Raises VerificationFailed."""
-        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items), piece)
-
-    def add_part(self, part: bytes, *, last: bool) -> None:
-        """Processes the next piece, of any size, of an item. Raises VerificationFailed."""
-        self._try(self._reader.add_part, part, last=last)
 
     def end(self) -> BlockResult:
         """Ends a complete block, and checks it at all levels except the chain. Raises VerificationFailed."""
-        return self._try(lambda: self._verifier.check(self._reader.finish()))
-
-    def _try(self, step: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        if self._failure is not None:
-            raise self._failure
+        self.finish()
         try:
-            return step(*arguments, **options)
+            return self._verifier.check(self)
         except VerificationFailed as failure:
             self._failure = failure
             raise

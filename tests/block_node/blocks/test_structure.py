@@ -145,9 +145,9 @@ def test_a_failure_stays() -> None:
 def test_the_number_is_taken_from_the_header_where_none_was_announced() -> None:
     """Goal: a reader of files need not know the number. Method: the property before and after the header."""
     begun = own_verifier().begin_block()
-    before = begun._reader.number
+    before = begun.number
     begun.add(good_block())
-    assert (before, begun._reader.number, begun._reader.item_count, begun.end().number) == (None, 0, 10, 0)
+    assert (before, begun.number, begun.item_count, begun.end().number) == (None, 0, 10, 0)
 
 
 def feed_parts(begun: BlockVerification, items: list[Item], sizes: Callable[[], int]) -> None:
