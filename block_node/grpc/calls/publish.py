@@ -80,7 +80,7 @@ class PublishCall(PublisherSession, CallHandler):
         self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, others: DoorPublishers
     ) -> None:
         """others: all publishers of the door."""
-        correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
+        correlation = call.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
         peer = f"{origin.peer} {correlation}".strip()
         admitted = service.admit(origin)
         publisher_id = 0 if isinstance(admitted, StreamEnded) else admitted

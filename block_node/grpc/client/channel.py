@@ -15,7 +15,7 @@ import trio
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from block_node.grpc.http2.call_machine import CallMachine, CallRequest
+from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.connection import DoorCounts, GrpcConnection, ServedCall
 from block_node.grpc.http2.http2_machine import ACCEPTED_HEADER, CallAnswered, CallOpened, Http2Machine
 from block_node.grpc.http2.limits import Http2Limits
@@ -167,9 +167,8 @@ class AskingConnection(GrpcConnection):
         ]
         if timeout_s is not None:
             headers.append((b"grpc-timeout", b"%dm" % max(1, int(timeout_s * 1000))))
-        asked = CallRequest(path, IDENTITY, ACCEPTED, timeout_s, {})
         try:
-            machine = self._machine.ask(asked, headers, trio.current_time())
+            machine = self._machine.ask(headers, timeout_s, trio.current_time())
         except ProtocolError as error:
             raise CallRefused(GrpcStatus.UNAVAILABLE, f"{self.address} takes no more calls: {error}") from error
         machine.reader.bytes_max = ANSWER_BYTES_MAX

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from block_node.grpc.http2.message_reader import MessageReader
 
 Headers = list[tuple[bytes, bytes]]
@@ -58,22 +56,9 @@ TRANSITIONS: Final[dict[tuple[CallProgress, CallInput], CallProgress]] = {
 """For each state and input, the next state. A pair that is not listed changes nothing."""
 
 
-class CallRequest(msgspec.Struct, frozen=True):
-    """The request headers of a call.
-
-    path: `/SERVICE/METHOD`. accepts: the encodings of messages that the peer can read. timeout_s: from `grpc-timeout`.
-    metadata: all headers by their names; of a repeated name, the last one.
-    """
-
-    path: bytes
-    encoding: str
-    accepts: tuple[str, ...]
-    timeout_s: float | None
-    metadata: dict[bytes, bytes]
-
-
 class CallMachine:
-    """One call. reader: the messages of the remote half. reads: whether bytes from the peer are still used.
+    """One call. metadata: the headers of its request by their names; of a repeated name, the last one. path:
+    `/SERVICE/METHOD`. reader: the messages of the remote half. reads: whether bytes from the peer are still used.
 
     - window_bytes: the window that we give the peer when nothing is under way. window_left_bytes: its rest.
     - closed_since_s, closed_s_longest: since when the window is 0, and the longest time for which it was 0.
@@ -87,9 +72,10 @@ class CallMachine:
     Invariant (`check`): `pending_bytes` is the size of `pending`. Nothing is pending in LINGERING and CLOSED.
     """
 
-    def __init__(self, stream_id: int, request: CallRequest, window_bytes: int, reader: MessageReader) -> None:
+    def __init__(self, stream_id: int, metadata: dict[bytes, bytes], window_bytes: int, reader: MessageReader) -> None:
         self.stream_id = stream_id
-        self.request = request
+        self.metadata = metadata
+        self.path = metadata.get(b":path", b"")
         self.state = CallProgress.OPEN
         self.reader = reader
         self.reads = True

@@ -329,12 +329,12 @@ class GrpcConnection:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
 
     def _note_failure(self, machine: CallMachine, error: Exception) -> None:
-        path = machine.request.path[:200].decode("latin-1")
+        path = machine.path[:200].decode("latin-1")
         self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, method=path, exc_info=error)
         self._finish(machine, GrpcStatus.INTERNAL, FAILED, is_told=True)
 
     def _tell_ended(self, machine: CallMachine, status: GrpcStatus, reason: str) -> None:
-        path = machine.request.path[:200].decode("latin-1")
+        path = machine.path[:200].decode("latin-1")
         self._counts.call_lines.log(
             logger.info, "grpc_call_ended", peer=self.address, method=path, status=status.name, reason=reason
         )
@@ -398,10 +398,12 @@ class GrpcCall:
         """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
         self._connection = connection
         self._machine = machine
-        self.request = request = machine.request
+        self.path, self.metadata = machine.path, machine.metadata
         self.peer = peer
         self.may_wait: Callable[[], bool] = lambda: True
-        self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
+        accepted = self.metadata.get(b"grpc-accept-encoding", b"").decode("latin-1")
+        accepts = [each.strip() for each in accepted.split(",")]
+        self.encoding = next((each for each in prefers if each in accepts and each in (ZSTD, GZIP)), IDENTITY)
 
     def send(self, *pieces: bytes | memoryview) -> bool:
         """Sends a message. Returns whether there is room for more; if not, `CallHandler.room` follows."""
@@ -491,7 +493,7 @@ class ServerConnection(GrpcConnection):
         # The peer has reset the call within the same read: nobody would tell a handler that it is over.
         if not machine.may_send:
             return
-        path = machine.request.path
+        path = machine.path
         route = self._routes.get(path)
         if route is None:
             name = path[:200].decode("latin-1")
@@ -524,7 +526,7 @@ def guarded(call: GrpcCall, function: Callable[[T], None], ended: Callable[[], N
         try:
             function(result)
         except Exception:
-            logger.exception("grpc_call_failed", method=call.request.path.decode("latin-1"))
+            logger.exception("grpc_call_failed", method=call.path.decode("latin-1"))
             call.abort(GrpcStatus.INTERNAL, FAILED)
             ended()
 

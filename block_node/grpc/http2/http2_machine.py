@@ -24,7 +24,7 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import DataFrame, Frame
 
-from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, CallRequest, Headers
+from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, Headers
 from block_node.grpc.http2.limits import Flood, FloodGuard, Http2Limits
 from block_node.grpc.http2.message_reader import ACCEPTED, IDENTITY, MessageBudget, MessageReader
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, encode_message, read_timeout
@@ -272,17 +272,20 @@ class Http2Machine:
                 raise CallRefused(GrpcStatus.UNIMPLEMENTED, f"messages compressed with {encoding[:50]} cannot be read")
         except CallRefused as error:
             refused = error
-        accepts = tuple(each.strip() for each in headers.get(b"grpc-accept-encoding", b"").decode("latin-1").split(","))
-        request = CallRequest(headers.get(b":path", b""), encoding, accepts, timeout_s, headers)
-        reader = MessageReader(encoding, self._budget)
-        call = CallMachine(stream_id, request, self._limits.stream_window_bytes, reader)
-        call.moved_s = now_s
-        call.deadline_s = None if timeout_s is None else now_s + timeout_s
-        self.calls[stream_id] = call
+        call = self._add_call(stream_id, headers, encoding, timeout_s, now_s)
         if refused is not None:
             self.finish(call, refused.status, refused.text)
         else:
             found.append(CallOpened(call))
+
+    def _add_call(
+        self, stream_id: int, metadata: dict[bytes, bytes], encoding: str, timeout_s: float | None, now_s: float
+    ) -> CallMachine:
+        reader = MessageReader(encoding, self._budget)
+        call = self.calls[stream_id] = CallMachine(stream_id, metadata, self._limits.stream_window_bytes, reader)
+        call.moved_s = now_s
+        call.deadline_s = None if timeout_s is None else now_s + timeout_s
+        return call
 
     def _note_response(
         self, event: h2.events.ResponseReceived | h2.events.TrailersReceived, now_s: float, found: list[Event]
@@ -354,16 +357,13 @@ class Http2Machine:
         if not call.is_framed:
             call.is_framed = self._quietly(self._h2.send_headers, call.stream_id, headers)
 
-    def ask(self, request: CallRequest, headers: Headers, now_s: float) -> CallMachine:
+    def ask(self, headers: Headers, timeout_s: float | None, now_s: float) -> CallMachine:
         """Opens a call at the other side. Raises ProtocolError if the other side allows no more calls."""
         stream_id = self._h2.get_next_available_stream_id()
         self._h2.send_headers(stream_id, headers)
         self._take_frames()
-        reader = MessageReader(IDENTITY, self._budget)
-        call = CallMachine(stream_id, request, self._limits.stream_window_bytes, reader)
-        call.moved_s, call.is_framed = now_s, True
-        call.deadline_s = None if request.timeout_s is None else now_s + request.timeout_s
-        self.calls[stream_id] = call
+        call = self._add_call(stream_id, dict(headers), IDENTITY, timeout_s, now_s)
+        call.is_framed = True
         return call
 
     def send(self, call: CallMachine, pieces: list[bytes | memoryview], now_s: float) -> bool:

@@ -146,7 +146,7 @@ class GrpcListener(DoorListener[ServerConnection]):
     # The way of a call to its handler.
 
     def _begin(self, path: bytes, method: BlockMethod, call: GrpcCall) -> CallHandler:
-        text = call.request.metadata.get(AUTHORIZATION)
+        text = call.metadata.get(AUTHORIZATION)
         if text is None:
             return self._open_call(call, path, method)
         self._nursery.start_soon(self._judge, call, text.decode("latin-1"), path, method)

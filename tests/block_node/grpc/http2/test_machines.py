@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.grpc.http2.call_machine import TRANSITIONS, CallInput, CallMachine, CallProgress, CallRequest
+from block_node.grpc.http2.call_machine import TRANSITIONS, CallInput, CallMachine, CallProgress
 from block_node.grpc.http2.http2_machine import CallArrived, CallLost, CallOpened, ConnectionFailed, Http2Machine
 from block_node.grpc.http2.limits import Flood, FloodGuard, Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget, MessageReader, prefix_of_message
@@ -24,7 +24,7 @@ from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers
 
 END = (h2.events.TrailersReceived, h2.events.StreamReset)
-REQUEST = CallRequest(b"/a/b", "identity", (), None, {})
+REQUEST = {b":path": b"/a/b"}
 
 
 def conversation() -> bytes:
