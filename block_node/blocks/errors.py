@@ -57,8 +57,9 @@ class BlockError(ValueError):
 
 
 class BlockFormatError(BlockError):
-    """BlockFormatError: the error of bytes that are not a valid block, item or protobuf message. what: the fault.
-    offset: its position, in bytes from the start of the parsed bytes."""
+    """BlockFormatError: the error of bytes that are not a valid block, item or protobuf message.
+
+    what: the fault. offset: its position, in bytes from the start of the parsed bytes."""
 
     def __init__(self, what: str, offset: int = 0) -> None:
         super().__init__(what, offset)
@@ -70,9 +71,10 @@ class BlockFormatError(BlockError):
 
 
 class VerificationFailed(BlockError):
-    """VerificationFailed: the error of a block that failed its verification. level: the one that found the fault.
-    number: the expected number of the block, or the number in its header; 0 if neither is known. reason: a text for the
-    log."""
+    """VerificationFailed: the error of a block that failed its verification.
+
+    level: the one that found the fault. number: the expected number of the block, or the number in its header; 0 if
+    neither is known. reason: a text for the log."""
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:
         super().__init__(kind, level, number, reason)

@@ -70,10 +70,18 @@ def messages_of(file: ProtoFile, name: str, depth: int = 3) -> st.SearchStrategy
             return st.sampled_from([number for _, number in found.values])
         return messages_of(file, kind, depth - 1)
 
-    plain = {field.name: values(field.kind) for field in owner.fields if field.oneof is None and not field.is_repeated}
-    lists = {field.name: st.lists(values(field.kind), max_size=3) for field in owner.fields if field.is_repeated}
+    plain = {
+        field.name: values(field.kind)
+        for field in owner.fields.values()
+        if field.oneof is None and not field.is_repeated
+    }
+    lists = {
+        field.name: st.lists(values(field.kind), max_size=3) for field in owner.fields.values() if field.is_repeated
+    }
     choices: list[st.SearchStrategy[dict[str, Any]]] = [st.just({})]
-    choices += [st.fixed_dictionaries({field.name: values(field.kind)}) for field in owner.fields if field.oneof]
+    choices += [
+        st.fixed_dictionaries({field.name: values(field.kind)}) for field in owner.fields.values() if field.oneof
+    ]
     base = st.fixed_dictionaries({}, optional={**plain, **lists})
     return st.builds(lambda left, right: {**left, **right}, base, st.one_of(choices))
 
@@ -82,7 +90,7 @@ def without_defaults(message: Any, name: str, file: ProtoFile) -> Any:
     """The same message as a reader finds it: plain fields with their default values are absent."""
     owner = file.message(name)
     found = {}
-    for field in owner.fields:
+    for field in owner.fields.values():
         value = message.get(field.name)
         if value is None or (not value and field.oneof is None and not isinstance(value, dict)):
             continue
