@@ -327,8 +327,8 @@ class InFlightStatistics(msgspec.Struct, frozen=True):
     expired: int
 
 
-class Blocks:
-    """All blocks in flight on one node.
+class Blocks(dict[int, BlockInFlight]):
+    """All blocks in flight on one node, by their numbers.
 
     next_to_verify: the block whose items go to the plugins. All lower blocks are verified.
     queued_bytes: the memory of all received items that were not forwarded to the plugins.
@@ -339,60 +339,37 @@ class Blocks:
     """
 
     def __init__(self, limits: PublishLimits, watermark: Watermark) -> None:
+        super().__init__()
         self._limits = limits
-        self._watermark = watermark
-        self._blocks: dict[int, BlockInFlight] = {}
+        self.watermark = watermark
         self._attempts = 0
         self.next_to_verify = watermark.next_durable
         self.queued_bytes = 0
         self._begun = self._over = self._expired = 0
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._blocks
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
-
-    def find(self, number: int) -> BlockInFlight | None:
-        return self._blocks.get(number)
-
-    def get(self, number: int) -> BlockInFlight:
-        return self._blocks[number]
-
     def all(self) -> list[BlockInFlight]:
         """Returns the blocks in a new list, ordered by number, so that the caller may remove blocks."""
-        return [self._blocks[number] for number in sorted(self._blocks)]
-
-    @property
-    def last_block(self) -> int | None:
-        return self._watermark.last_block
-
-    @property
-    def next_durable(self) -> int:
-        return self._watermark.next_durable
+        return [self[number] for number in sorted(self)]
 
     @property
     def next_block(self) -> int:
         """The lowest block that no publisher sends and that the node does not have. Equal to `PublishView.wanted`."""
         # Nobody has to send a block that is in flight, or durable above a gap.
         number = self.next_to_verify
-        while number in self._blocks or number in self._watermark.above:
+        while number in self or number in self.watermark.above:
             number += 1
         return number
 
     @property
     def awaited(self) -> int | None:
         """The lowest block that is not durable, if it was backfilled and is being stored; else None."""
-        number = self._watermark.next_durable
-        return number if number < self.next_to_verify and number not in self._blocks else None
+        number = self.watermark.next_durable
+        return number if number < self.next_to_verify and number not in self else None
 
     @property
     def view(self) -> PublishView:
-        mark = self._watermark
-        taken = {*mark.above, *self._blocks}
+        mark = self.watermark
+        taken = {*mark.above, *self}
         # A backfilled block that is being stored is not in flight, but publishers need not send it either.
         taken.update(range(mark.next_durable, self.next_to_verify))
         return PublishView(mark.last_block, mark.next_durable, taken, self.is_crowded)
@@ -401,21 +378,21 @@ class Blocks:
     def is_crowded(self) -> bool:
         """Whether the limit of blocks or bytes in flight is reached: only the lowest missing block is accepted."""
         limits = self._limits
-        return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
+        return self.queued_bytes >= limits.queued_bytes_max or len(self) >= limits.ahead_blocks_max
 
     @property
     def has_gap(self) -> bool:
         """Whether no publisher sends the next block to verify, although blocks with higher numbers are in flight."""
         number = self.next_to_verify
-        return number not in self._blocks and any(each > number for each in self._blocks)
+        return number not in self and any(each > number for each in self)
 
     def begin(self, number: int, publisher: PublisherState, now_s: float) -> None:
-        assert number not in self._blocks, "a block has one publisher at a time"
+        assert number not in self, "a block has one publisher at a time"
         # The first block of an empty node may have a lower number than the configured first block.
-        if number < self._watermark.next_durable:
-            self._watermark.begin_at(number)
+        if number < self.watermark.next_durable:
+            self.watermark.begin_at(number)
             self.verify_again_from(number)
-        block = self._blocks[number] = BlockInFlight(number, publisher, now_s + self._limits.block_s_max)
+        block = self[number] = BlockInFlight(number, publisher, now_s + self._limits.block_s_max)
         self._begun += 1
         self.step(block, BlockChange.ACCEPTED)
 
@@ -428,7 +405,7 @@ class Blocks:
             self.next_to_verify = block.number + 1
         elif block.stage is Stage.MISSING or block.stage is Stage.OVER:
             # In both stages no publisher sends the block any more. It leaves the flight, and its memory is free.
-            del self._blocks[block.number]
+            del self[block.number]
             self._over += 1
             self._expired += change is BlockChange.TIMED_OUT
             self._forget_items(block)
@@ -456,15 +433,15 @@ class Blocks:
 
     def durable(self, number: int) -> bool:
         # A durable block was verified, perhaps from another source.
-        moved = self._watermark.durable(number)
-        self.verified_below(self._watermark.next_durable)
+        moved = self.watermark.durable(number)
+        self.verified_below(self.watermark.next_durable)
         return moved
 
     def rest(self) -> None:
         """Forgets which block an earlier header made the first of the chain, unless a block is in flight or durable."""
-        if not self._blocks:
-            self._watermark.forget_begin()
-            self.verified_below(self._watermark.next_durable)
+        if not self:
+            self.watermark.forget_begin()
+            self.verified_below(self.watermark.next_durable)
 
     def verified_below(self, number: int) -> None:
         self.next_to_verify = max(self.next_to_verify, number)
@@ -474,7 +451,7 @@ class Blocks:
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        block = self._blocks.get(self.next_to_verify)
+        block = self.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
@@ -497,7 +474,7 @@ class Blocks:
 
     def extend_held(self, elapsed_s: float) -> None:
         """Adds `elapsed_s` seconds to the deadline of each block whose publisher was not read during this time."""
-        for block in self._blocks.values():
+        for block in self.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s
 
@@ -505,13 +482,13 @@ class Blocks:
         """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks meanwhile."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
-            if is_late and self._blocks.get(block.number) is block:
+            if is_late and self.get(block.number) is block:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
         """Yields the blocks below `end` that are still arriving, lowest first. The caller may remove blocks."""
         for block in self.all():
-            if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:
+            if block.number < end and block.stage is Stage.RECEIVING and self.get(block.number) is block:
                 yield block
 
     def _forget_items(self, block: BlockInFlight) -> None:
@@ -520,20 +497,20 @@ class Blocks:
         block.queued_bytes = 0
 
     def statistics(self) -> InFlightStatistics:
-        return InFlightStatistics(len(self._blocks), self.queued_bytes, self._begun, self._over, self._expired)
+        return InFlightStatistics(len(self), self.queued_bytes, self._begun, self._over, self._expired)
 
     def check(self) -> None:
         # The numbers agree: durable blocks are verified, and `PublishView` computes the same next block.
-        self._watermark.check()
-        assert self._watermark.next_durable <= self.next_to_verify
+        self.watermark.check()
+        assert self.watermark.next_durable <= self.next_to_verify
         assert self.next_block == self.view.wanted
         # No block and no byte was lost or counted twice.
-        assert self._begun - self._over == len(self._blocks), "a block was lost, or ended twice"
-        assert self.queued_bytes == sum(block.queued_bytes for block in self._blocks.values())
+        assert self._begun - self._over == len(self), "a block was lost, or ended twice"
+        assert self.queued_bytes == sum(block.queued_bytes for block in self.values())
         # Each block in flight is listed under its number, and the plugins have no block above the next one.
-        for number, block in self._blocks.items():
-            assert block.number == number >= self._watermark.next_durable
-            assert number not in self._watermark.above
+        for number, block in self.items():
+            assert block.number == number >= self.watermark.next_durable
+            assert number not in self.watermark.above
             assert block.queued_bytes == sum(received.held_bytes for received in block.queue)
             assert (block.stage is Stage.VERIFIED) == (number < self.next_to_verify)
             assert not block.attempt or number <= self.next_to_verify

@@ -148,7 +148,7 @@ class PublishMachine:
 
     @property
     def last_block(self) -> int | None:
-        return self.blocks.last_block
+        return self.blocks.watermark.last_block
 
     @property
     def publishers(self) -> int:
@@ -229,7 +229,7 @@ class PublishMachine:
             return
         # The same header again: the publisher sends this block once more, so the items of its first try are dropped.
         if action is Action.BEGIN_ANEW:
-            block = self.blocks.get(number)
+            block = self.blocks[number]
             self._change(block, BlockChange.BEGUN_ANEW, "its publisher began it anew")
             self._add(block, items, Piece.WHOLE, now_s)
             return
@@ -237,12 +237,12 @@ class PublishMachine:
         # be finished.
         if action is Action.GIVE_BACK_AND_OFFER and before is not None:
             self._change(
-                self.blocks.get(before), BlockChange.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
+                self.blocks[before], BlockChange.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
             )
         # The items of an accepted block are added. After any other answer, the session discards the items that follow.
         if self.offer(publisher, number, now_s) is HeaderDecision.ACCEPT:
             session.take(Input.ACCEPTED, number)
-            self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
+            self._add(self.blocks[number], items, Piece.WHOLE, now_s)
         else:
             session.take(Input.REFUSED)
         # The block that was given up is missing now; other publishers may have it.
@@ -280,7 +280,7 @@ class PublishMachine:
         session = publisher.session
         if session.items(piece) is Action.ADD:
             assert session.block_number is not None, "a session that adds items receives a block"
-            self._add(self.blocks.get(session.block_number), items, piece, now_s)
+            self._add(self.blocks[session.block_number], items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
         """Handles the end of a block. Returns the action of the session, of which NOTE and COMPLETE_AND_NOTE are to be
@@ -288,7 +288,7 @@ class PublishMachine:
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
-            self._change(self.blocks.get(current), BlockChange.ENDED)
+            self._change(self.blocks[current], BlockChange.ENDED)
             self._end_stalled(current)
             self.go_on(now_s)
         return action
@@ -302,7 +302,7 @@ class PublishMachine:
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
         number = notification.block_number
-        block = self.blocks.find(number)
+        block = self.blocks.get(number)
         # Attempt 0 marks a block that came whole, by backfill or mending. No items of `block` were verified.
         if not notification.attempt:
             # If this backfilled block is the next one to verify, publishers continue after it.
@@ -324,13 +324,13 @@ class PublishMachine:
     def persisted(self, notification: PersistedNotification, now_s: float) -> None:
         # A block below the watermark is acknowledged already.
         number = notification.block_number
-        if number < self.blocks.next_durable:
+        if number < self.blocks.watermark.next_durable:
             return
         # A failed write never raises the watermark.
         if not notification.succeeded:
             self._not_persisted(notification, now_s)
             return
-        block = self.blocks.find(number)
+        block = self.blocks.get(number)
         # The stored block came from the publisher only if its root hash is equal. The node may have stored another
         # block with the same number.
         is_own = block is not None and block.stage is Stage.VERIFIED and block.root == notification.root
@@ -556,7 +556,7 @@ class PublishMachine:
         # The plugins have already forgotten every block that is not durable, so no BlockDropped is needed.
         for block in self.blocks.all():
             self._change(block, BlockChange.NODE_FAILED)
-        self.blocks.verify_again_from(self.blocks.next_durable)
+        self.blocks.verify_again_from(self.blocks.watermark.next_durable)
         for publisher in list(self._publishers.values()):
             self._end(publisher, status, block_number, reason)
         self.go_on(now_s)

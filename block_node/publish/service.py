@@ -244,7 +244,7 @@ class PublishService(Plugin):
 
     def _announce_stored(self) -> None:
         """Announces durable blocks of which no plugin has heard, after a crash or a commit in doubt."""
-        number = self.machine.blocks.next_durable
+        number = self.machine.blocks.watermark.next_durable
         while number in self.store.ever_stored:
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
             number += 1

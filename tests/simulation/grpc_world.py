@@ -345,7 +345,7 @@ class GrpcWorld:
             publishing = block_node.publishing
             if publishing is None:
                 continue
-            number = publishing.machine.blocks.next_durable
+            number = publishing.machine.blocks.watermark.next_durable
             if number < min(self.newest, self._begins_at) and not block_node.facility.full:
                 items = list(true_chain()[number].items)
                 self._backfilled += 1
@@ -361,7 +361,7 @@ class GrpcWorld:
             if block_node.publishing is not None:
                 machine, now_s = block_node.publishing.machine, trio.current_time()
                 self._auditor.check_in_flight(machine, self._limits, now_s)
-                stall.check(machine, self._can_send(machine.blocks.next_durable), now_s)
+                stall.check(machine, self._can_send(machine.blocks.watermark.next_durable), now_s)
 
     def _can_send(self, number: int) -> bool:
         """Whether a consensus node that behaves is in a stream, and has the block."""
@@ -396,8 +396,8 @@ class Stall:
         self._since_s = 0.0
 
     def check(self, machine: PublishMachine, can_be_sent: bool, now_s: float) -> None:
-        number = machine.blocks.next_durable
-        block = machine.blocks.find(number)
+        number = machine.blocks.watermark.next_durable
+        block = machine.blocks.get(number)
         # Whoever gives a block up and takes it again has another one of it.
         state = (number, None if block is None else (block, block.stage))
         if state != self._last or not can_be_sent:

@@ -193,7 +193,7 @@ def test_blocks_in_flight_are_counted_in_and_out(steps: list[tuple[str, int]]) -
     blocks, model = Blocks(PublishLimits(), Watermark(None, 0)), dict[int, list[bytes]]()
     publisher = PublisherState(1, False, 0.0)
     for what, number in steps:
-        block = blocks.find(number)
+        block = blocks.get(number)
         assert (block is None) == (number not in model)
         if what == "begin" and block is None:
             blocks.begin(number, publisher, 10.0)
@@ -224,12 +224,12 @@ def test_late_and_stalled_blocks() -> None:
     blocks = Blocks(PublishLimits(block_s_max=10.0), Watermark(None, 0))
     for number, begun_s in ((0, 0.0), (1, 10.0), (2, 20.0), (5, -5.0)):
         blocks.begin(number, PublisherState(number, False, 0.0), begun_s)
-    blocks.step(blocks.get(5), BlockChange.ENDED)
+    blocks.step(blocks[5], BlockChange.ENDED)
     assert [block.number for block in blocks.late(20.0)] == [0, 1], "a complete block waits for those before it"
     assert [block.number for block in blocks.stalled(2)] == [0, 1]
     assert [block.number for block in blocks.stalled(1)] == [0]
     assert list(blocks.stalled(0)) == []
-    blocks.get(0).publisher.is_held = True  # type: ignore[union-attr]
+    blocks[0].publisher.is_held = True  # type: ignore[union-attr]
     blocks.extend_held(100.0)
     assert [block.number for block in blocks.late(20.0)] == [1], "who is not read from is not late"
 
