@@ -228,7 +228,7 @@ class FillMachine:
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
                 # A block that no source has is given up only after this loop, because that changes the gaps.
-                if not self._health.has_any(edge):
+                if not any(source.has(edge) for source in self._health.sources.values()):
                     unclaimed = edge
                     break
                 # A large block needs the whole buffer, so it waits until the other requests are done.

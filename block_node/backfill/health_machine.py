@@ -126,9 +126,6 @@ class Health:
             default=None,
         )
 
-    def has_any(self, number: int) -> bool:
-        return any(each.has(number) for each in self.sources.values())
-
     def last_claimed(self, now_s: float | None = None) -> int | None:
         """Returns the highest block that a source node claims. With `now_s`, nodes in a pause do not count."""
         # An excluded source node says nothing about this chain.

@@ -8,7 +8,7 @@ waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from block_node.events import ITEM_OVERHEAD_BYTES
@@ -20,7 +20,6 @@ from block_node.protocol_reading import (
     STATUS,
     SUBSCRIBE,
     BlockPart,
-    BlockRange,
     GetBlock,
     GetStatus,
     Received,
@@ -170,13 +169,6 @@ class RouteSource:
         return (*self._route, local(service))
 
 
-def _read_ranges(payload: bytes) -> BlockRanges:
-    detail = STATUS.decode_response(payload).detail
-    if detail is None:
-        raise ProtocolError("block_status has no detail")
-    return BlockRanges(_checked(detail.available))
-
-
 class Fetching(Worker):
     """Subscribes to the blocks from `first` to `last`, and passes them to its listener.
 
@@ -317,15 +309,18 @@ class Fetching(Worker):
         return self.context.send(Message(route, (self.context.address,), SUBSCRIBE.encode_request(request)))
 
 
-def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims. The highest unsigned number stands for an unknown block, so a
-    range above `NUMBER_MAX` is left out. Raises ProtocolError for other invalid ranges."""
-    found = []
-    for each in sorted(ranges, key=lambda each: each.first_block):
-        if each.first_block > each.last_block:
-            raise ProtocolError(f"a range from block {each.first_block} to {each.last_block}")
-        if each.first_block <= NUMBER_MAX < each.last_block:
-            raise ProtocolError(f"a range up to block {each.last_block}; the highest number is {NUMBER_MAX}")
-        if each.first_block <= NUMBER_MAX:
-            found.append((each.first_block, each.last_block))
+def _read_ranges(payload: bytes) -> BlockRanges:
+    """Returns the blocks that a source node claims. The highest unsigned number stands for an unknown block, so a range
+    above `NUMBER_MAX` is left out. Raises ProtocolError for other invalid ranges."""
+    detail = STATUS.decode_response(payload).detail
+    if detail is None:
+        raise ProtocolError("block_status has no detail")
+    found = BlockRanges()
+    for first, last in sorted((each.first_block, each.last_block) for each in detail.available):
+        if first > last:
+            raise ProtocolError(f"a range from block {first} to {last}")
+        if first <= NUMBER_MAX < last:
+            raise ProtocolError(f"a range up to block {last}; the highest number is {NUMBER_MAX}")
+        if first <= NUMBER_MAX:
+            found.add(first, last)
     return found

@@ -128,8 +128,9 @@ class BlockReader:
                 return
             # Small items, and those that are kept whole anyway, are held until their last piece.
             self._held += part
-            if not last and len(self._held) > HELD_BYTES_MAX and not self._is_kept(item_kind(self._held[:10])):
-                self._count(1, len(self._held))
+            held_bytes = len(self._held)
+            if not last and held_bytes > HELD_BYTES_MAX and not self._is_kept(item_kind(self._held[:10]), held_bytes):
+                self._count(1, held_bytes)
                 self._large = self._begin_large(bytes(self._held))
                 self._held.clear()
         except BlockFormatError as error:
@@ -170,20 +171,18 @@ class BlockReader:
         if self.size_bytes > self._settings.block_bytes_max:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
-    def _is_kept(self, kind: int) -> bool:
+    def _is_kept(self, kind: int, size_bytes: int) -> bool:
         """Whether items of this kind are kept in memory. Raises VerificationFailed if the item is too large."""
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
-        if len(self._held) > self._settings.small_item_bytes_max:
+        if size_bytes > self._settings.small_item_bytes_max:
             raise self._too_large(kind, self._settings.small_item_bytes_max)
         return True
 
     def _add_looked_at(self, item: Item) -> None:
         try:
             kind = item_kind(item)
-            if kind in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
-                if len(item) > self._settings.small_item_bytes_max:
-                    raise self._too_large(kind, self._settings.small_item_bytes_max)
+            if self._is_kept(kind, len(item)):
                 self._keep(kind, item)
             else:
                 self._end_large(self._begin_large(item))
