@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 import trio
-from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
+from sqlalchemy import BigInteger, Column, Table, Text
 
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health, SourceStatistics
@@ -31,7 +31,7 @@ from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
-from stream_storage.statement import compiled, replacing
+from stream_storage.statement import replacing, sql
 
 GAPS_REPORTED_MAX = 1_000
 
@@ -51,12 +51,7 @@ backfill_targets = Table(
 )
 """The highest announced block of each chain. A chain has a row only if the node ever lacked an announced block."""
 
-_FIND: Final = compiled(
-    select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
-        backfill_targets.c.chain == bindparam("chain")
-    ),
-    "chain",
-)
+_FIND: Final = sql("SELECT newest_known, seal FROM backfill_targets WHERE chain = :chain")
 _SAVE: Final = replacing(backfill_targets, "chain")
 
 

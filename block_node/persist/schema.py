@@ -10,29 +10,14 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Index,
-    Integer,
-    LargeBinary,
-    Table,
-    Text,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    update,
-)
-from sqlalchemy import delete as delete_from
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
 from sqlalchemy import insert as insert_into
 
 from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
-from stream_storage.statement import compiled, replacing, upsert
+from stream_storage.statement import compiled, replacing, sql, upsert
 
 NUMBER_MAX: Final = 2**63 - 1
 """The largest integer of SQLite. A chain with one block per nanosecond reaches it after three centuries."""
@@ -103,19 +88,47 @@ class BlockPlace(msgspec.Struct, frozen=True):
     root: bytes
 
 
-_zero: ColumnElement[int] = literal_column("0")
-_places = block_index.c
-_place = [_places[name] for name in BlockPlace.__struct_fields__]
-_of_chain = _places.chain == bindparam("chain")
-_numbered = _of_chain & (_places.number == bindparam("number"))
-_this_chain = block_chains.c.chain == bindparam("chain")
-_staged = (block_staged.c.chain == bindparam("chain")) & (block_staged.c.attempt == bindparam("attempt"))
+_PLACE: Final = ", ".join(BlockPlace.__struct_fields__)
+_OF_CHAIN: Final = "FROM block_index WHERE chain = :chain"
 
-GET_CHAIN: Final = compiled(select(*list(block_chains.c)[1:]).where(_this_chain), "chain")
-_SET_CHAIN: Final = replacing(block_chains, "chain")
-_COUNT_PLACES: Final = compiled(
-    select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
+GET_CHAIN: Final = sql(
+    "SELECT stream_id, indexed_to, blocks, size_bytes, verifier_state, seal FROM block_chains WHERE chain = :chain"
 )
+_SET_CHAIN: Final = replacing(block_chains, "chain")
+
+_COUNT_PLACES: Final = sql(f"SELECT count(*), coalesce(sum(size_bytes), 0) {_OF_CHAIN}")
+_ADD_PLACE: Final = compiled(insert_into(block_index), *block_index.c.keys())
+FIND_PLACE: Final = sql(f"SELECT {_PLACE} {_OF_CHAIN} AND number = :number")
+_FIND_SEALED_PLACE: Final = sql(f"SELECT {_PLACE}, seal {_OF_CHAIN} AND number = :number")
+PLACES_FROM: Final = sql(f"SELECT {_PLACE} {_OF_CHAIN} AND number >= :number ORDER BY number LIMIT :limit")
+NEWEST_PLACES: Final = sql(f"SELECT {_PLACE} {_OF_CHAIN} ORDER BY number DESC LIMIT :limit")
+ROOTS: Final = sql(f"SELECT root {_OF_CHAIN} AND number <= :number ORDER BY number")
+_SET_ROOT: Final = sql("UPDATE block_index SET root = :root, seal = :seal WHERE chain = :chain AND number = :number")
+DELETE_PLACE: Final = sql(f"DELETE {_OF_CHAIN} AND number = :number")
+CLEAR_PLACES: Final = sql(f"DELETE {_OF_CHAIN}")
+FIRST_PLACE: Final = sql(f"SELECT min(first_index) {_OF_CHAIN}")
+SPAN: Final = sql(f"SELECT min(number), max(number), count(*) {_OF_CHAIN}")
+"""If no block is missing, the lowest and the highest number are the only range: eight times faster than `RANGES`."""
+RANGES: Final = sql(
+    "SELECT min(number), max(number) FROM ("
+    f"SELECT number, number - row_number() OVER (ORDER BY number) AS run {_OF_CHAIN}"
+    ") AS numbered GROUP BY run ORDER BY run"
+)
+
+EVICTED: Final = sql("SELECT first, last FROM block_evicted WHERE chain = :chain ORDER BY first")
+_CLEAR_EVICTED: Final = sql("DELETE FROM block_evicted WHERE chain = :chain")
+_ADD_EVICTED: Final = compiled(insert_into(block_evicted), *block_evicted.c.keys())
+
+DAMAGED: Final = sql("SELECT number FROM block_damaged WHERE chain = :chain ORDER BY number")
+_ADD_DAMAGED: Final = compiled(upsert(block_damaged).on_conflict_do_nothing(), *block_damaged.c.keys())
+CLEAR_DAMAGED: Final = sql("DELETE FROM block_damaged WHERE chain = :chain AND number = :number")
+
+ADD_STAGED: Final = compiled(insert_into(block_staged), *block_staged.c.keys())
+_STAGED: Final = "FROM block_staged WHERE chain = :chain AND attempt = :attempt"
+GET_STAGED: Final = sql(f"SELECT data {_STAGED} AND part = :part")
+CLEAR_STAGED: Final = sql(f"DELETE {_STAGED}")
+CLEAR_ALL_STAGED: Final = sql("DELETE FROM block_staged WHERE chain = :chain")
+
 ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
 
 
@@ -191,60 +204,3 @@ def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]])
     session.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
-
-
-_ADD_PLACE: Final = compiled(insert_into(block_index), *block_index.c.keys())
-FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
-_FIND_SEALED_PLACE: Final = compiled(select(*_place, _places.seal).where(_numbered), *("chain", "number"))
-_some_places = select(*_place).where(_of_chain).limit(bindparam("limit", type_=Integer)).offset(_zero)
-PLACES_FROM: Final = compiled(
-    _some_places.where(_places.number >= bindparam("number")).order_by(_places.number), *("chain", "number", "limit")
-)
-NEWEST_PLACES: Final = compiled(_some_places.order_by(_places.number.desc()), *("chain", "limit"))
-ROOTS: Final = compiled(
-    select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
-    *("chain", "number"),
-)
-_SET_ROOT: Final = compiled(
-    update(block_index).where(_numbered).values(root=bindparam("root"), seal=bindparam("seal")),
-    *("root", "seal", "chain", "number"),
-)
-DELETE_PLACE: Final = compiled(delete_from(block_index).where(_numbered), *("chain", "number"))
-CLEAR_PLACES: Final = compiled(delete_from(block_index).where(_of_chain), "chain")
-FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_chain), "chain")
-
-SPAN: Final = compiled(
-    select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
-)
-"""If no block is missing, the lowest and the highest number are the only range: eight times faster than `RANGES`."""
-_run = _places.number - func.row_number().over(order_by=_places.number)
-_runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
-RANGES: Final = compiled(
-    select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
-    "chain",
-)
-
-_evicted = block_evicted.c
-EVICTED: Final = compiled(
-    select(_evicted.first, _evicted.last).where(_evicted.chain == bindparam("chain")).order_by(_evicted.first), "chain"
-)
-_CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
-_ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last", "seal"))
-
-_damaged = block_damaged.c
-DAMAGED: Final = compiled(
-    select(_damaged.number).where(_damaged.chain == bindparam("chain")).order_by(_damaged.number), "chain"
-)
-_ADD_DAMAGED: Final = compiled(upsert(block_damaged).on_conflict_do_nothing(), *("chain", "number", "seal"))
-CLEAR_DAMAGED: Final = compiled(
-    delete_from(block_damaged).where(_damaged.chain == bindparam("chain"), _damaged.number == bindparam("number")),
-    *("chain", "number"),
-)
-
-ADD_STAGED: Final = compiled(insert_into(block_staged), *("chain", "attempt", "part", "data"))
-GET_STAGED: Final = compiled(
-    select(block_staged.c.data).where(_staged, block_staged.c.part == bindparam("part")),
-    *("chain", "attempt", "part"),
-)
-CLEAR_STAGED: Final = compiled(delete_from(block_staged).where(_staged), *("chain", "attempt"))
-CLEAR_ALL_STAGED: Final = compiled(delete_from(block_staged).where(block_staged.c.chain == bindparam("chain")), "chain")
