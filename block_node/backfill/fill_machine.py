@@ -44,51 +44,6 @@ class Pending(msgspec.Struct):
     waits: int = 0
 
 
-class Delivered(dict[int, Pending]):
-    @property
-    def size_bytes(self) -> int:
-        return sum(pending.size_bytes for pending in self.values())
-
-    def has_room(self, limits: BackfillSettings) -> bool:
-        return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
-
-    def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that were not stored within this time, which then starts again."""
-        found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
-        for number in found:
-            self[number].since_s = now_s
-            self[number].waits += 1
-        return found
-
-
-class BatchSize:
-    """Chooses how many blocks the next request asks for. Invariant: 1 <= `_blocks` <= `limits.fetch_batch_size`."""
-
-    def __init__(self, limits: BackfillSettings) -> None:
-        self._limits = limits
-        self._blocks = limits.fetch_batch_size
-        self._block_bytes = 0.0
-
-    def blocks(self, gently: bool) -> int:
-        size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
-        if not self._block_bytes:
-            return 1 if gently else self._blocks
-        return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
-
-    def arrived(self, size_bytes: int) -> None:
-        self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
-
-    def overflowed(self, chunk: FetchedRange) -> None:
-        came = chunk.next_block - chunk.first
-        self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
-
-    def was_slow(self) -> None:
-        self._blocks = max(1, self._blocks // 2)
-
-    def was_good(self) -> None:
-        self._blocks = min(self._limits.fetch_batch_size, self._blocks + 1)
-
-
 class FetchedRange(msgspec.Struct, eq=False, kw_only=True):
     """One request with the received blocks that were not passed on yet, in ascending order.
 
@@ -185,14 +140,15 @@ class FillMachine:
         self.forget()
 
     def forget(self) -> None:
-        self._batch = BatchSize(self._limits)
+        self._batch_blocks = self._limits.fetch_batch_size
+        self._block_bytes = 0.0
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
         self._anchors: dict[int, tuple[bytes, ...]] = {}
         self._attempts: Counter[int] = Counter()
         self._large: set[int] = set()
         self.holes = BlockRanges()
-        self.delivered = Delivered()
+        self.delivered: dict[int, Pending] = {}
         self.given_up: list[tuple[NumberRange, str]] = []
 
     @property
@@ -208,8 +164,12 @@ class FillMachine:
         return None if chunk is None or chunk.complete else chunk
 
     @property
+    def delivered_bytes(self) -> int:
+        return sum(pending.size_bytes for pending in self.delivered.values())
+
+    @property
     def held_bytes(self) -> int:
-        return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
+        return self.delivered_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
         for hole in self.holes.missing(first, last):
@@ -258,7 +218,7 @@ class FillMachine:
         # The bytes that `grew` has counted are those of this block. Its size decides how large the next requests are.
         size_bytes, chunk.partial_bytes = chunk.partial_bytes, 0
         self._health.fetched(chunk.source, size_bytes)
-        self._batch.arrived(size_bytes)
+        self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
         # A publisher may have sent the block meanwhile. Then these items are dropped.
         if number in self.holes:
             chunk.add(number, items, size_bytes)
@@ -271,7 +231,7 @@ class FillMachine:
         with a larger part of the buffer; if it does not fit even then, it is given up."""
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
-        self._batch.overflowed(chunk)
+        self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, number - chunk.first))
         self._drop(chunk)
         if single and chunk.alone:
             self._give_up(number, "it is larger than what maxIncomingBufferSize leaves for one block")
@@ -286,7 +246,7 @@ class FillMachine:
             return
         # After a slow request, the next ones ask for fewer blocks.
         if slow:
-            self._batch.was_slow()
+            self._batch_blocks = max(1, self._batch_blocks // 2)
         self._health.failed(chunk.source, now_s, reason)
         if lied:
             self._health.disbelieve(chunk.source, chunk.next_block, chunk.next_block)
@@ -303,7 +263,9 @@ class FillMachine:
     def next_delivery(self, now_s: float) -> BackfilledBlockNotification | None:
         """Moves the next block to be verified to `delivered`, and returns it. It must have one of its `roots`; these
         are empty if the block continues the chain, or if root hashes are not checked."""
-        chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
+        limits = self._limits
+        has_room = len(self.delivered) < limits.pending_blocks and self.delivered_bytes < limits.pending_bytes
+        chunk = self._deliverable() if has_room else None
         if chunk is None:
             return None
         number = chunk.top if self._downwards else chunk.bottom
@@ -341,7 +303,7 @@ class FillMachine:
         # The footer names the root hash of the block below, so no stored block has to be read for that hash.
         if self._downwards and number - 1 in self.holes:
             self._anchors[number - 1] = (previous_root,) if previous_root else ()
-        self._batch.was_good()
+        self._batch_blocks = min(self._limits.fetch_batch_size, self._batch_blocks + 1)
 
     def being_stored(self, number: int) -> None:
         """Records that the block came from another source and is being stored, so that the next one can follow."""
@@ -384,9 +346,14 @@ class FillMachine:
 
     def overdue(self, now_s: float) -> list[int]:
         """Returns the blocks that were not stored in time. After more than `max_retries` times a block is given up."""
-        found = self.delivered.overdue(now_s, self._limits.processing_timeout_secs)
+        limit_s = self._limits.processing_timeout_secs
+        found = [number for number, pending in self.delivered.items() if now_s - pending.since_s >= limit_s]
         for number in found:
-            if self.delivered[number].waits > self._limits.max_retries:
+            # The time of a block that is not stored yet starts again.
+            pending = self.delivered[number]
+            pending.since_s = now_s
+            pending.waits += 1
+            if pending.waits > self._limits.max_retries:
                 del self.delivered[number]
                 self._reopen((number,))
                 self._give_up(number, "it was handed on and is not stored")
@@ -425,7 +392,7 @@ class FillMachine:
         if source is None or source.claims is None:
             return None
         # The range lies in the gap and in the claims of the source, fits one request, and has no other large block.
-        blocks = 1 if alone else self._batch.blocks(self.gently)
+        blocks = 1 if alone else self._request_blocks()
         range_of = lowest_of if self._downwards else highest_of
         first, last = range_of(edge, hole, blocks, source.claims, self._large)
         self._chunk_ids += 1
@@ -441,6 +408,13 @@ class FillMachine:
         )
         self._open.discard(first, last)
         return chunk
+
+    def _request_blocks(self) -> int:
+        """Returns how many blocks the next request asks for, by the size of the blocks that have come."""
+        if not self._block_bytes:
+            return 1 if self.gently else self._batch_blocks
+        size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if self.gently else self._limits.chunk_bytes
+        return max(1, min(self._batch_blocks, int(size_bytes / self._block_bytes)))
 
     def _deliverable(self) -> FetchedRange | None:
         # The highest block with a known root hash goes first: the blocks below it need its footer.
