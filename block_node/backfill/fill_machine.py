@@ -47,7 +47,8 @@ class Pending(msgspec.Struct):
 class FetchedRange(msgspec.Struct, eq=False, kw_only=True):
     """One request with the received blocks that were not passed on yet, in ascending order.
 
-    next_block: the next block to be received; partial_bytes: its bytes so far. complete: no more blocks are expected.
+    blocks: the items and the size of each, by number. next_block: the next block to be received; partial_bytes: its
+    bytes so far. complete: no more blocks are expected.
     bytes_max: the share of the buffer that the blocks may use. alone: no other request may run at the same time.
 
     Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
@@ -62,9 +63,8 @@ class FetchedRange(msgspec.Struct, eq=False, kw_only=True):
     deadline_s: float
     alone: bool
     complete: bool = False
-    blocks: dict[int, list[bytes]] = {}
+    blocks: dict[int, tuple[list[bytes], int]] = {}
     partial_bytes: int = 0
-    _sizes: dict[int, int] = {}
     _held_bytes: int = 0
 
     @property
@@ -85,14 +85,13 @@ class FetchedRange(msgspec.Struct, eq=False, kw_only=True):
             yield from range(self.next_block, self.last + 1)
 
     def add(self, number: int, items: list[bytes], size_bytes: int) -> None:
-        self.blocks[number] = items
-        self._sizes[number] = size_bytes
+        self.blocks[number] = items, size_bytes
         self._held_bytes += size_bytes
 
     def take(self, number: int) -> tuple[list[bytes], int]:
-        size_bytes = self._sizes.pop(number)
+        items, size_bytes = self.blocks.pop(number)
         self._held_bytes -= size_bytes
-        return self.blocks.pop(number), size_bytes
+        return items, size_bytes
 
     def forget(self, number: int) -> None:
         if number in self.blocks:

@@ -106,27 +106,24 @@ DurableRoot: TypeAlias = tuple[bytes, int | None]
 """The root hash of one durable block, and the session that sent it; None if it came from another source."""
 
 
-class DurableRoots:
+class DurableRoots(dict[int, DurableRoot]):
     """The root hashes of the durable blocks that are not acknowledged yet: they show a publisher whether the node has
     stored another block with the same number.
 
     Invariant: all block numbers are above the last acknowledged block. There are at most NAMED_MAX of them.
     """
 
-    def __init__(self) -> None:
-        self._roots: dict[int, DurableRoot] = {}
-
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
         """Notes a root hash, unless it is empty. Above NAMED_MAX, the root hash of the highest block is dropped."""
         if not root:
             return
-        if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
-            del self._roots[highest]
-        if len(self._roots) < NAMED_MAX:
-            self._roots[block_number] = (root, owner)
+        if len(self) >= NAMED_MAX and (highest := max(self)) > block_number:
+            del self[highest]
+        if len(self) < NAMED_MAX:
+            self[block_number] = (root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
-        return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
+        return {number: self.pop(number) for number in sorted(self) if number <= last_block}
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
