@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from block_node.blocks.block_reader import ReadBlock
+from block_node.blocks.block_reader import BlockReader
 from block_node.client.comparison import read_given
 from block_node.client.errors import AnotherBlock, BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
@@ -288,7 +288,7 @@ async def _check_same(session: ClientSession, number: int, one: OutgoingBlock, o
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
 
 
-async def _read(session: ClientSession, block: OutgoingBlock) -> ReadBlock:
+async def _read(session: ClientSession, block: OutgoingBlock) -> BlockReader:
     reading = read_given(block)
     while isinstance(given := next(reading), int):
         # A large block takes seconds to read, so the client sends and receives between the chunks.
