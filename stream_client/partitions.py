@@ -11,7 +11,8 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, StreamNotFound
-from stream_client.requests import PartitionWatch, Requests
+from stream_client.partition_watch import PartitionWatch
+from stream_client.session import ClientSession
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX
 from stream_service.names import partition_of
 
@@ -28,7 +29,7 @@ class ByPartition(Generic[T]):
 
     def __init__(
         self,
-        session: Requests,
+        session: ClientSession,
         name: str,
         items: Mapping[int, T],
         is_whole: bool,

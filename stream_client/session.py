@@ -5,19 +5,31 @@ Conversation: an exchange of any number of messages with one service of a node.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
+from ockam.actors.address import Route
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import OWN_PREFIX
+from stream_client.arguments import encoded
 from stream_client.core.calls import Call, answer_of
+from stream_client.core.client_core import ClientCore
 from stream_client.core.conversation import UNSENT_BYTES_MAX
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.payloads import not_supported
 from stream_client.core.pushes import PendingResult
+from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Requests, Target
+from stream_client.shell.base_shell import BaseShell
+from stream_client.shell.contact import no_contact
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+Target: TypeAlias = str | Route | PartitionHandle
+"""The receiver of a request: a service of the node by its name, a worker by the route to it, or a partition."""
 
 
 class Connected(Protocol):
@@ -26,11 +38,74 @@ class Connected(Protocol):
     session: ClientSession
 
 
-class ClientSession(Requests):
+class ClientSession:
     """The inner half of a `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
     core, shell: the client's logic without I/O, and its I/O.
+    answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
+    best_pull: the best protocol in which the node has ever answered a pull, as its number in `consume.reader`; before
+        the first answer, one more than the last number.
     """
+
+    def __init__(self, address: str, core: ClientCore, shell: BaseShell, answer_timeout_s: float | None) -> None:
+        self.address = address
+        self.core = core
+        self.shell = shell
+        self.answer_timeout_s = answer_timeout_s
+        self.best_pull = 4
+
+    def now_s(self) -> float:
+        return self.shell.now_s()
+
+    def ask_nowait(
+        self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
+    ) -> Callable[[], None]:
+        """Sends a request without waiting. `on_answer` is called with the answer or the error: later, or at once if the
+        request fails at once. Returns a function that gives up the request, so that `on_answer` is no longer called."""
+        # An immediate error goes to `on_answer` too, so that the caller handles errors in one place.
+        try:
+            call = self.call(target, protocol, request)
+        except ClientError as error:
+            on_answer(error)
+            return lambda: None
+
+        def answered() -> None:
+            try:
+                answer: A | ClientError = call.error or answer_of(call, protocol)
+            except UnexpectedAnswer as error:
+                answer = error
+            on_answer(answer)
+
+        def cancel() -> None:
+            # Both lines are needed: `on_answer` must not be called, and the core must not send the request again.
+            call.forget(answered)
+            self.core.calls.forget(call)
+
+        call.when_done(answered)
+        return cancel
+
+    def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
+        """Sends a request and returns its `Call`, for which `answered` waits. Raises NotSupported, the
+        error of a deleted partition or an ended client, and InvalidArgument for a request that cannot be encoded."""
+        # A real Ockam service would log a request in our own protocols as an error, so the request is not sent there.
+        is_own = protocol.name.startswith(OWN_PREFIX.decode())
+        if is_own and self.core.service_route.is_plain:
+            raise not_supported(protocol.name)
+        route = self.core.route_to(target) if isinstance(target, str) else target
+        call = self.core.call(route, encoded(protocol, request))
+        # A real Ockam index service never answers such a request. `ServiceRoute` finds out whether the service is one.
+        # The request then fails soon instead of after its timeout.
+        if is_own and target == INDEX_SERVICE:
+            self.core.service_route.need_extensions(call, protocol.name)
+        return call
+
+    def silence(self, timeout_s: float | None) -> ClientError:
+        """Returns the error after `timeout_s` seconds of silence: RequestTimeout, or the error of `no_contact` if the
+        client tests the route and the service has never answered."""
+        if self.core.asks_route and not self.core.service_route.reached:
+            return no_contact(self.address, self.core)
+        state = "has not answered" if self.core.connection.wire is not None else "could not be reached"
+        return RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")
 
     async def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
         """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""

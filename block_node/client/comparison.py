@@ -16,7 +16,7 @@ from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Requests
+from stream_client.session import ClientSession
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
@@ -45,7 +45,7 @@ class Comparison:
 
     def __init__(
         self,
-        session: Requests,
+        session: ClientSession,
         blocks: Sequence[OutgoingBlock],
         stored: Mapping[int, bytes],
         answer_s_max: float,

@@ -39,7 +39,7 @@ from stream_client.errors import (
     RequestTimeout,
     UnexpectedAnswer,
 )
-from stream_client.requests import Requests
+from stream_client.session import ClientSession
 
 SERVICE: Final = "block_publish"
 COMPARED_MAX: Final = 128
@@ -76,7 +76,7 @@ class ClientPublishSession:
 
     def __init__(
         self,
-        session: Requests,
+        session: ClientSession,
         machine: PublisherMachine,
         blocks: Mapping[int, OutgoingBlock],
         answer_s_max: float,

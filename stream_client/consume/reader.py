@@ -30,7 +30,7 @@ from stream_client.errors import (
     NotSupported,
     RequestRefused,
 )
-from stream_client.requests import Requests
+from stream_client.session import ClientSession
 from stream_client.shell.base_shell import CHECK_INTERVAL_S
 from stream_service.extensions import (
     MARKED_PULL,
@@ -69,7 +69,7 @@ class Reader:
 
     def __init__(
         self,
-        session: Requests,
+        session: ClientSession,
         handle: PartitionHandle,
         start: Start,
         *,

@@ -1,19 +1,19 @@
-"""ReadPartitions: the partitions that a consumer reads, and its position in each. `ReadingLoop` adds the waiting."""
+"""ReadingLoop: reads the partitions of a consumer, and saves its position in each (`PartitionReading`)."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from stream_client.consume.options import ConsumerOptions
 from stream_client.consume.page import Page, find_holes
-from stream_client.consume.reader import Merge, Reader
+from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
-from stream_client.positions import KnownPosition
-from stream_client.requests import PartitionWatch, Requests
+from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
+from stream_client.partition_watch import PartitionWatch
+from stream_client.positions import KnownPosition, Positions, resume
+from stream_client.session import ClientSession
 from stream_service.extensions import FromIndex, RichMessage
 
 
@@ -79,14 +79,8 @@ CHECK_S = 5.0
 logger = logging.getLogger("stream_client")
 
 
-class SavesNowait(Protocol):
-    """The part of `positions.Positions` that never waits."""
-
-    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None: ...
-
-
-class ReadPartitions:
-    """The partitions of one consumer, and the consumer's position in each. It never waits.
+class ReadingLoop:
+    """Reads the partitions of one consumer, page by page, and saves the consumer's position in each.
 
     readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
     holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
@@ -94,7 +88,9 @@ class ReadPartitions:
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
-    def __init__(self, session: Requests, stream_name: str, positions: SavesNowait, options: ConsumerOptions) -> None:
+    def __init__(
+        self, session: ClientSession, stream_name: str, positions: Positions, options: ConsumerOptions
+    ) -> None:
         self._session = session
         self.shell = session.shell
         self._stream_name = stream_name
@@ -113,6 +109,57 @@ class ReadPartitions:
         self.holes = 0
         self.processed = 0
         self.woken = False
+
+    async def add(self, handles: Sequence[PartitionHandle]) -> None:
+        """Begins to read the partitions that are not being read yet, each at its saved position."""
+        new = [handle for handle in handles if handle.partition not in self.readings]
+        if not new:
+            return
+        partitions = [handle.partition for handle in new]
+        marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
+        self._begin_reading(new, marks)
+
+    async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
+        """Waits until a partition has messages, and returns its PartitionReading; None after `wake`. With
+        `stop_at_end`, also returns None at the end of all partitions, and raises RequestTimeout if no answer comes."""
+        if self.current is not None and self.current.has_messages:
+            return self.current
+        # Partitions may have been added, or positions set, while the program processed the last page.
+        await self._follow_changes()
+        self._ask(stop_at_end)
+        # An endless loop may wait for ever. A loop that stops at the end must not hang if no answer comes.
+        patience_s = self._session.answer_timeout_s if stop_at_end else None
+        give_up_s = math.inf if patience_s is None else self._session.shell.now_s() + patience_s + LONG_POLL_S
+        while not (stop_at_end and self.has_ended()):
+            # A shared consumer must give up or take partitions now, and calls this method again.
+            if self.woken:
+                self.woken = False
+                return None
+            # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
+            wait_s = min(self._next_due_s(), give_up_s) - self._session.shell.now_s()
+            if wait_s > 0:
+                await self._session.shell.wait(self._merge.arrival(), wait_s)
+            now_s = self._session.shell.now_s()
+            self._do_due(now_s)
+            # A partition that changed gets a new reader. A page of another partition waits in the queue meanwhile.
+            if self._resets or self._added:
+                await self._follow_changes()
+                self._ask(stop_at_end)
+            elif (reader := self._merge.next_nowait()) is None:
+                if now_s >= give_up_s:
+                    raise RequestTimeout(f"{self._session.address} has not answered a pull in time")
+            elif await self._turn_page(self._by_reader[reader], stop_at_end):
+                return self.current
+        # All messages have been read and processed, so this is the last chance to save the final position.
+        await self.save()
+        return None
+
+    async def save(self, partitions: Collection[int] | None = None) -> None:
+        """Saves the changed positions of these partitions (None: all). Returns when they are safely stored."""
+        moved = self._moved(partitions, lambda reading: reading.kept_index)
+        if moved:
+            await self._positions.save(self._stream_name, moved)
+        self._kept(moved)
 
     def drop(self, partition: int) -> None:
         reading = self.readings.pop(partition)
@@ -309,3 +356,46 @@ class ReadPartitions:
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:
                 self._options.on_hole(reading.partition, first_missing, next_there)
+
+    async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
+        """Makes the arrived page the current one, and requests the next. Returns whether it has messages."""
+        page = reading.reader.take()
+        # The position means nothing in a stream that was made again, and neither does the page that begins at it.
+        if page.created_us is not None and not reading.mark.is_of(page.created_us):
+            await self._begin_anew(reading, page.created_us)
+            self._ask(stop_at_end)
+            return False
+        self._take_page(reading, page)
+        # The next page travels while the program processes this page. Without this, every page would cost a round trip.
+        if not (stop_at_end and reading.ended):
+            reading.reader.ask()
+            await self._session.shell.yield_control()
+        return bool(page.messages)
+
+    async def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
+        """Reads the stream that was created at `created_us` from its beginning: the position is an earlier stream's."""
+        before, index = reading.next_index, 0
+        # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
+        # index is lower. If somebody else has saved a position of the new stream, the answer has its index. If the save
+        # is refused, `_follow_changes` loads the position.
+        if hasattr(self._positions, "begin"):
+            index = (await self._positions.begin(self._stream_name, reading.partition, created_us)).index
+        # A shared consumer may have lost the partition during the wait.
+        if self.readings.get(reading.partition) is not reading:
+            return
+        reading.mark.created_us = created_us
+        self._go_to(reading, index)
+        self._tell(StreamRemade(self._stream_name, reading.partition, before))
+
+    async def _follow_changes(self) -> None:
+        """Begins to read added partitions, and goes on at the positions that somebody else has set."""
+        # The list is cut only after the positions were loaded. After an error, the next call tries again.
+        added = len(self._added)
+        await self.add(self._added[:added])
+        del self._added[:added]
+        partitions = sorted(self._resets & self.readings.keys())
+        if not partitions:
+            return
+        # The new positions are loaded together, in one round trip.
+        marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
+        self._go_on(partitions, marks)
