@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -9,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -210,3 +213,75 @@ def test_a_connection_that_dies_in_the_middle_of_a_frame_is_made_again(node: Nod
         finally:
             stop.set()
             proxy.join()
+
+
+class OwnPositions:
+    """Positions of a program: no more than `Positions` asks for."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, int] = {}
+
+    def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
+        return [self.saved.get(partition, 0) for partition in partitions]
+
+    def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        self.saved.update(indexes)
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        self.saved.update(indexes)
+
+
+class NotedIndexes(SavedIndexes):
+    """A program's own form of the positions at the node."""
+
+    noted: ClassVar[list[Mapping[int, int]]] = []
+
+    def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        self.noted.append(indexes)
+        super().save(stream_name, indexes)
+
+
+def test_a_program_keeps_positions_itself(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client:
+        stream = client.create("own positions")
+        for number in range(3):
+            stream.push(b"%d" % number)
+        own, noted = OwnPositions(), NotedIndexes(client, "noted")
+        for positions in (own, noted):
+            with stream.consumer(positions) as consumer:
+                assert [each.data for each in consumer.messages(stop_at_end=True)] == [b"0", b"1", b"2"]
+        assert own.saved == noted.noted[-1] == {0: 3}
+        assert SavedIndexes(client, "noted").get("own positions") == 3
+
+
+def test_an_event_loop_of_the_thread_does_not_end_a_client(node: NodeProcess) -> None:
+    """Goal: a notebook can use the blocking client, and a function can keep it when its loop has ended."""
+    with contextlib.ExitStack() as opened:
+
+        async def cell() -> blocking.Stream:
+            return opened.enter_context(blocking.connect(node.address)).create("in a notebook")
+
+        stream = asyncio.run(cell())
+        assert stream.pull() == []
+        assert stream.push(b"after the loop") == 0
+
+
+def test_a_generator_that_is_closed_closes_its_client(node: NodeProcess) -> None:
+    clients: list[blocking.StreamClient] = []
+
+    def numbers() -> Iterator[int]:
+        with blocking.connect(node.address) as client:
+            clients.append(client)
+            yield client.create("closed generator").push(b"x")
+
+    generator = numbers()
+    assert next(generator) == 0
+    generator.close()
+    assert repr(clients[0]) == f"<StreamClient of {node.address}, closed>"
+
+
+def test_the_end_of_a_block_passes_on_every_exception(node: NodeProcess) -> None:
+    for error in (StopIteration(), StopAsyncIteration(), KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)) as raised, blocking.connect(node.address):
+            raise error
+        assert raised.value is error
