@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -269,7 +269,7 @@ def test_an_event_loop_of_the_thread_does_not_end_a_client(node: NodeProcess) ->
 def test_a_generator_that_is_closed_closes_its_client(node: NodeProcess) -> None:
     clients: list[blocking.StreamClient] = []
 
-    def numbers() -> Iterator[int]:
+    def numbers() -> Generator[int, None, None]:
         with blocking.connect(node.address) as client:
             clients.append(client)
             yield client.create("closed generator").push(b"x")
