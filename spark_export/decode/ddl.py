@@ -23,7 +23,8 @@ TYPES = {
 def parse_ddl(text: str) -> list[pa.Field]:
     """Returns the columns of a DDL text. Raises OptionError."""
     try:
-        fields = _DdlParser(text).fields("")
+        # The tokens are taken from the end of the list. The empty token is the end of the text.
+        fields = _fields(["", *reversed(TOKEN.findall(text))], "")
         names = [field.name for field in fields]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"it has the column {twice[0]!r} twice")
@@ -32,59 +33,53 @@ def parse_ddl(text: str) -> list[pa.Field]:
     return fields
 
 
-class _DdlParser:
-    def __init__(self, text: str) -> None:
-        self._tokens = [*TOKEN.findall(text), ""]
-        self._at = 0
+def _fields(tokens: list[str], end: str) -> list[pa.Field]:
+    found = []
+    while True:
+        token = tokens.pop()
+        if re.fullmatch(r"\w+|`.+`", token, re.DOTALL) is None:
+            raise ValueError(f"a name and a type belong before {token or 'the end'!r}")
+        name = token[1:-1].replace("``", "`") if token[0] == "`" else token
+        if tokens[-1] == ":":
+            tokens.pop()
+        found.append(pa.field(name, _type(tokens)))
+        if _take(tokens, ",", end) == end:
+            return found
 
-    def _next(self) -> str:
-        """Returns the next token; the empty token is the end."""
-        self._at += 1
-        return self._tokens[self._at - 1] if self._at <= len(self._tokens) else ""
 
-    def _take(self, *wanted: str) -> str:
-        token = self._next()
-        if token not in wanted:
-            expected = " or ".join(repr(each) if each else "the end" for each in wanted)
-            raise ValueError(f"{token or 'the end'!r} stands where {expected} belongs")
-        return token
+def _type(tokens: list[str]) -> pa.DataType:
+    name = tokens.pop().lower()
+    if name in TYPES:
+        return TYPES[name]
+    if name in ("decimal", "dec", "numeric"):
+        return _decimal(tokens)
+    if name not in ("array", "map", "struct"):
+        raise ValueError(f"{name!r} is no type; there are {', '.join(TYPES)}, decimal, array, map and struct")
+    _take(tokens, "<")
+    if name == "struct":
+        return pa.struct(_fields(tokens, ">"))
+    made: pa.DataType = _type(tokens)
+    if name == "map":
+        _take(tokens, ",")
+        made = pa.map_(made, _type(tokens))
+    _take(tokens, ">")
+    return made if name == "map" else pa.list_(pa.field("element", made))
 
-    def fields(self, end: str) -> list[pa.Field]:
-        found = []
-        while True:
-            token = self._next()
-            if re.fullmatch(r"\w+|`.+`", token, re.DOTALL) is None:
-                raise ValueError(f"a name and a type belong before {token or 'the end'!r}")
-            name = token[1:-1].replace("``", "`") if token[0] == "`" else token
-            self._at += self._tokens[self._at] == ":"
-            found.append(pa.field(name, self._type()))
-            if self._take(",", end) == end:
-                return found
 
-    def _type(self) -> pa.DataType:
-        name = self._next().lower()
-        if name in TYPES:
-            return TYPES[name]
-        if name in ("decimal", "dec", "numeric"):
-            return self._decimal()
-        if name not in ("array", "map", "struct"):
-            raise ValueError(f"{name!r} is no type; there are {', '.join(TYPES)}, decimal, array, map and struct")
-        self._take("<")
-        if name == "struct":
-            return pa.struct(self.fields(">"))
-        made: pa.DataType = self._type()
-        if name == "map":
-            self._take(",")
-            made = pa.map_(made, self._type())
-        self._take(">")
-        return made if name == "map" else pa.list_(pa.field("element", made))
+def _decimal(tokens: list[str]) -> pa.DataType:
+    if tokens[-1] != "(":
+        return pa.decimal128(10, 0)
+    _take(tokens, "(")
+    precision, scale = int(tokens.pop()), 0
+    if _take(tokens, ",", ")") == ",":
+        scale = int(tokens.pop())
+        _take(tokens, ")")
+    return pa.decimal128(precision, scale)
 
-    def _decimal(self) -> pa.DataType:
-        if self._tokens[self._at] != "(":
-            return pa.decimal128(10, 0)
-        self._at += 1
-        precision, scale = int(self._next()), 0
-        if self._take(",", ")") == ",":
-            scale = int(self._next())
-            self._take(")")
-        return pa.decimal128(precision, scale)
+
+def _take(tokens: list[str], *wanted: str) -> str:
+    token = tokens.pop()
+    if token not in wanted:
+        expected = " or ".join(repr(each) if each else "the end" for each in wanted)
+        raise ValueError(f"{token or 'the end'!r} stands where {expected} belongs")
+    return token
