@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -38,7 +38,7 @@ class MessageDecoder:
     fields: the columns that it adds; each can be null.
     """
 
-    needs_headers: ClassVar[bool] = False
+    needs_headers = False
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self.fields = list(fields)
@@ -53,11 +53,6 @@ class MessageDecoder:
 
     def arrays(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[pa.Array]:
         """Returns one array for each of `fields`, with one row for each message."""
-        rows = self._rows(keys, data, headers)
-        return [pa.array([row.get(field.name) for row in rows], field.type) for field in self.fields]
-
-    def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:
-        """Returns the values of one row for each message, by column name. A column that is absent is null."""
         raise NotImplementedError
 
 
@@ -157,25 +152,15 @@ def decoder(
     checked = decode_options(kind, options or {})
     fields = parse_ddl(schema) if isinstance(schema, str) else None if schema is None else list(schema)
     if kind in OWN_COLUMNS:
-        return _own_columns(kind, fields)
+        from spark_export.decode.own_columns import OwnDecoder
+
+        return OwnDecoder(kind, fields)
     if fields is None:
         raise OptionError(f"decode={kind}: say which columns you want by a schema, such as 'index LONG, amount INT'")
     names = frozenset(field.name for field in fields)
     made = ObjectDecoder(fields, checked, partial(_open_load, kind, checked, names))
     made.load()
     return made
-
-
-def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> MessageDecoder:
-    from spark_export.decode.own_columns import BLOCK, CARDINAL, BlockDecoder, CardinalDecoder
-
-    own = BLOCK if kind == "block" else CARDINAL
-    for field in fields or ():
-        if field.name not in own.names:
-            raise OptionError(f"decode={kind} has no column {field.name!r}; there are {', '.join(own.names)}")
-        if field.type != own.field(field.name).type:
-            raise OptionError(f"the column {field.name!r} is {own.field(field.name).type}; ask for it as that")
-    return (BlockDecoder if kind == "block" else CardinalDecoder)(own if fields is None else fields)
 
 
 def _open_load(kind: str, options: DecodeOptions, names: frozenset[str]) -> Load:

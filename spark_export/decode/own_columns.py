@@ -8,7 +8,6 @@ block node verifies each block before storing it, so no root is verified here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -74,23 +73,37 @@ KINDS = {
 }
 
 
-class BlockDecoder(MessageDecoder):
-    needs_headers = True
+class OwnDecoder(MessageDecoder):
+    """A decoder of the kind `block` or `cardinal`. Raises OptionError for a column that is not one of the kind's."""
 
-    def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:
+    def __init__(self, kind: str, fields: Iterable[pa.Field] | None) -> None:
+        own = BLOCK if kind == "block" else CARDINAL
+        super().__init__(own if fields is None else fields)
+        for field in self.fields:
+            if field.name not in own.names:
+                raise OptionError(f"decode={kind} has no column {field.name!r}; there are {', '.join(own.names)}")
+            if field.type != own.field(field.name).type:
+                raise OptionError(f"the column {field.name!r} is {own.field(field.name).type}; ask for it as that")
+        self.needs_headers = kind == "block"
+        self._kind = kind
+
+    def arrays(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[pa.Array]:
+        names = {field.name for field in self.fields}
+        with_items = not names.isdisjoint(("hapi_version", "produced", "previous_root", "items", "problem"))
+        messages = data.to_pylist()
         try:
-            import block_node.persist.mark  # noqa: F401
+            # One row for each message, by column name. A column that is absent is null.
+            if self.needs_headers:
+                assert headers is not None, "asked for by `needs_headers`"
+                rows = [block_row(*each, with_items) for each in zip(headers.to_pylist(), messages, strict=True)]
+            else:
+                rows = cardinal_rows(keys.to_pylist(), messages)
         except ImportError as error:
-            raise OptionError("decode=block needs stream-node installed on every worker") from error
-        assert headers is not None, "asked for by `needs_headers`"
-        wanted = {field.name for field in self.fields}
-        with_items = not wanted.isdisjoint(("hapi_version", "produced", "previous_root", "items", "problem"))
-        messages = zip(headers.to_pylist(), data.to_pylist(), strict=True)
-        return [block_row(*each, with_items=with_items) for each in messages]
+            raise OptionError(f"decode={self._kind} needs stream-node installed on every worker") from error
+        return [pa.array([row.get(field.name) for row in rows], field.type) for field in self.fields]
 
 
-def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """Returns the values of one row by column name. Absent columns are null."""
+def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, with_items: bool) -> dict[str, Any]:
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)
@@ -101,12 +114,11 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
     if not with_items or mark.parts != 1:
         return row
     try:
-        block = read_block(data)
+        version, time_us, previous, found = read_block(data)
     except BlockFormatError as error:
         return row | {"problem": str(error)}
-    items = [{"position": at, "kind": kind, "data": item} for at, (kind, item) in enumerate(block.items)]
-    produced = {"hapi_version": block.hapi_version, "produced": block.time_us, "previous_root": block.previous_root}
-    return row | produced | {"items": items}
+    items = [{"position": at, "kind": kind, "data": item} for at, (kind, item) in enumerate(found)]
+    return row | {"hapi_version": version, "produced": time_us, "previous_root": previous, "items": items}
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
@@ -132,18 +144,9 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
     return None
 
 
-@dataclass(frozen=True)
-class DecodedBlock:
-    """A decoded block; the values of a missing header or footer are None."""
-
-    hapi_version: str | None
-    time_us: int | None
-    previous_root: bytes | None
-    items: list[tuple[str, bytes]]
-
-
-def read_block(data: bytes) -> DecodedBlock:
-    """Decodes a serialized block. Raises BlockFormatError."""
+def read_block(data: bytes) -> tuple[str | None, int | None, bytes | None, list[tuple[str, bytes]]]:
+    """Decodes a serialized block into the API version, time (µs after 1970) and previous root, None where missing, and
+    the kind and bytes of each item. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
     names = {int(kind): kind.name.lower() for kind in ItemKind}
@@ -158,7 +161,7 @@ def read_block(data: bytes) -> DecodedBlock:
         elif kind == ItemKind.FOOTER:
             previous = read_footer(item).previous_root
         items.append((names.get(kind) or f"item_{kind}", item))
-    return DecodedBlock(version, time_us, previous, items)
+    return version, time_us, previous, items
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
@@ -174,24 +177,20 @@ def timestamp_us(serialized: bytes | None) -> int | None:
     return found if abs(found) <= INT64_MAX else None
 
 
-class CardinalDecoder(MessageDecoder):
-    def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:
+def cardinal_rows(keys: Iterable[bytes | None], data: Iterable[bytes]) -> list[dict[str, Any]]:
+    from cardinal_streams.errors import MessageError
+    from cardinal_streams.message.messages import decode
+
+    rows = []
+    for key, value in zip(keys, data, strict=True):
         try:
-            from cardinal_streams.errors import MessageError
-            from cardinal_streams.message.messages import decode
-        except ImportError as error:
-            raise OptionError("decode=cardinal needs stream-node installed on every worker") from error
-        rows = []
-        for key, value in zip(keys.to_pylist(), data.to_pylist(), strict=True):
-            try:
-                rows.append(cardinal_row(decode(key or b"", value)))
-            except MessageError as error:
-                rows.append({"problem": str(error)})
-        return rows
+            rows.append(_cardinal_row(decode(key or b"", value)))
+        except MessageError as error:
+            rows.append({"problem": str(error)})
+    return rows
 
 
-def cardinal_row(message: Any) -> dict[str, Any]:
-    """Returns the values of one row by column name. Absent columns are null."""
+def _cardinal_row(message: Any) -> dict[str, Any]:
     kind = KINDS[type(message).__name__]
     row: dict[str, Any] = {"kind": kind, "block_hash": getattr(message, "hash", None)}
     if kind in ("batch", "reorg", "reorg_complete", "reorg_abandoned"):

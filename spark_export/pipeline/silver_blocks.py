@@ -110,9 +110,8 @@ def decode_cut(cut: Any) -> tuple[Any, ...] | None:
     from block_node.blocks.errors import BlockFormatError
 
     try:
-        block = read_block(b"".join(bytes(part["data"]) for part in cut))
+        version, time_us, previous, items = read_block(b"".join(bytes(part["data"]) for part in cut))
     except BlockFormatError:
         return None
-    kinds = Counter(kind for kind, _ in block.items)
-    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(block.items)]
-    return (block.time_us, block.hapi_version, block.previous_root, dict(kinds), sizes)
+    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(items)]
+    return time_us, version, previous, dict(Counter(kind for kind, _ in items)), sizes
