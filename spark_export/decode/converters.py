@@ -58,25 +58,11 @@ class Converters(threading.local):
     def find(self, wanted: pa.DataType) -> Convert:
         """Returns the function that converts values to a type. Raises TypeError for an unsupported type."""
         types = pa.types
-        if types.is_boolean(wanted):
-            return _to_boolean
-        if types.is_signed_integer(wanted):
-            return _whole_number(wanted.bit_width)
-        if types.is_float64(wanted):
-            return _to_double
-        if types.is_float32(wanted):
-            return _to_float
+        if wanted in CONVERTS:
+            return CONVERTS[wanted]
         if types.is_decimal(wanted):
             return _decimal_of(wanted.precision, wanted.scale)
-        if types.is_string(wanted):
-            return text_of
-        if types.is_binary(wanted):
-            return _to_bytes
-        if types.is_date32(wanted):
-            return lambda value: _moment(value, "DATE", days_of, Day, INT32_MAX)
-        if types.is_timestamp(wanted) and wanted.tz is None:
-            return lambda value: _moment(value, "TIMESTAMP_NTZ", local_us_of, LocalTime)
-        if types.is_timestamp(wanted):
+        if types.is_timestamp(wanted) and wanted.unit == "us":
             return self._to_time
         if types.is_list(wanted):
             return self._list(self.find(wanted.value_type))
@@ -220,3 +206,16 @@ def _moment(
     if found is None or abs(found) > most:
         raise unfit(value if shown is None else shown, name)
     return found
+
+
+CONVERTS: Mapping[pa.DataType, Convert] = {
+    pa.bool_(): _to_boolean,
+    **{each: _whole_number(each.bit_width) for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    pa.float64(): _to_double,
+    pa.float32(): _to_float,
+    pa.string(): text_of,
+    pa.binary(): _to_bytes,
+    pa.date32(): lambda value: _moment(value, "DATE", days_of, Day, INT32_MAX),
+    pa.timestamp("us"): lambda value: _moment(value, "TIMESTAMP_NTZ", local_us_of, LocalTime),
+}
+"""The functions for the types that need neither a parameter nor a time zone."""
