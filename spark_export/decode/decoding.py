@@ -6,24 +6,31 @@ column, give nulls. This module imports no Spark, so that the exporter and reade
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
-from spark_export.decode.converters import Convert, Converters, converted_together
+from spark_export.decode.converters import DECIMALS, Convert, Converters, converted_together
 from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.options import DecodeOptions, decode_options
-from spark_export.decode.values import Malformed, Unfit
+from spark_export.decode.values import Day, FloatText, Instant, Malformed, Unfit, scaled
 from spark_export.errors import OptionError
 
 OWN_COLUMNS = ("cardinal", "block")
 """The kinds of messages whose decoder has columns of its own."""
 KINDS = ("json", "cbor", "avro", "protobuf", *OWN_COLUMNS)
+NEEDS = {"cbor": ("cbor2", "export"), "avro": ("fastavro", "avro"), "protobuf": ("protobuf", "protobuf")}
+"""The package that decodes a kind of messages, and the extra that contains it."""
 PROBLEMS_MAX = 8
 """The largest number of problems of one message that are listed in the column for problems."""
+BLANK = " \t\n\r"
 
 Load: TypeAlias = Callable[[bytes], Mapping[Any, Any]]
 """A function that parses one message into members by name, and raises Malformed for a wrong one."""
@@ -164,17 +171,102 @@ def decoder(
 
 
 def _open_load(kind: str, options: DecodeOptions, names: frozenset[str]) -> Load:
-    if kind in ("json", "cbor"):
-        from spark_export.decode import objects
-
-        return objects.json_reader() if kind == "json" else objects.cbor_reader()
     try:
         if kind == "avro":
             from spark_export.decode.avro import avro_reader
-        else:
+
+            return avro_reader(options)
+        if kind == "protobuf":
             from spark_export.decode.protobuf import protobuf_reader
+
+            return protobuf_reader(options, names)
+        return json_reader() if kind == "json" else cbor_reader()
     except ImportError as error:
-        package = "fastavro" if kind == "avro" else "protobuf"
+        package, extra = NEEDS[kind]
         needs = f"decode={kind} needs the package {package} on the driver and on every worker"
-        raise OptionError(f"{needs}; install the extra `{kind}`") from error
-    return avro_reader(options) if kind == "avro" else protobuf_reader(options, names)
+        raise OptionError(f"{needs}; install the extra `{extra}`") from error
+
+
+def json_reader() -> Load:
+    """Returns a function that parses one message, and raises Malformed. A blank message has no members.
+
+    Bytes that are not UTF-8 become U+FFFD. The last of several members with one name counts. Text after the object is
+    ignored.
+    """
+    parser = json.JSONDecoder(parse_float=FloatText, parse_constant=FloatText)
+
+    def read(data: bytes) -> Mapping[Any, Any]:
+        text = data.decode(errors="replace").lstrip(BLANK)
+        if not text:
+            return {}
+        if text[0] != "{":
+            raise Malformed("the message is not one JSON object")
+        try:
+            found: dict[str, Any] = parser.raw_decode(text)[0]
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"the message is not JSON: {error}") from error
+        return found
+
+    return read
+
+
+def _seconds(value: Any) -> Any:
+    # Only these types are converted, since a decimal can have billions of digits.
+    return Instant(round(Fraction(value) * 1_000_000)) if type(value) in (int, float) else None
+
+
+def _decimal(value: Any) -> Any:
+    exponent, digits = value
+    return scaled(digits, exponent) if type(digits) is int else None
+
+
+def _binary_decimal(value: Any) -> Any:
+    exponent, digits = value
+    return DECIMALS.multiply(Decimal(digits), DECIMALS.power(2, exponent)) if type(digits) is int else None
+
+
+TAGS: Mapping[int, Callable[[Any], Any]] = {
+    **dict.fromkeys((0, 1004), lambda value: value if type(value) is str else None),
+    1: _seconds,
+    4: _decimal,
+    5: _binary_decimal,
+    37: lambda value: UUID(bytes=value),
+    100: lambda value: Day(value) if type(value) is int else None,
+    # No column has a type for these tags.
+    **dict.fromkeys((30, 35, 36, 260, 261), lambda value: None),
+    # These refer to other values of the message: with them, a few kilobytes could become billions of values.
+    **dict.fromkeys((25, 29), lambda value: None),
+}
+"""By CBOR tag, the function that converts the tagged value, or returns None if the value is wrong for the tag. cbor2
+itself would refuse the whole message for one wrong value."""
+
+
+def cbor_reader() -> Load:
+    """Returns a function that decodes one message, and raises Malformed. Raises ImportError without cbor2.
+
+    Bytes after the map are ignored. A tagged value that is wrong for its tag fits no column.
+    """
+    import cbor2
+
+    def tagged_value(tag: int, value: Any, immutable: bool) -> Any:
+        try:
+            made = TAGS[tag](value)
+        except (ArithmeticError, TypeError, ValueError):
+            made = None
+        return cbor2.CBORTag(tag, value) if made is None else made
+
+    tagged = {tag: partial(tagged_value, tag) for tag in TAGS}
+
+    def read(message: bytes) -> Mapping[Any, Any]:
+        try:
+            found = cbor2.loads(message, semantic_decoders=tagged)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # cbor2 raises errors of many types for wrong bytes.
+            raise Malformed(f"the message is not CBOR: {error or type(error).__name__}") from error
+        if not isinstance(found, Mapping):
+            raise Malformed("the message is not one CBOR map")
+        return found
+
+    return read

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, MapType, StructType
 
-from spark_export.decode.objects import json_reader
+from spark_export.decode.decoding import json_reader
 from spark_export.decode.values import Malformed
 from spark_export.errors import OptionError
 from tests.spark_export.decode.json_messages import FLAT, NESTED, ODD, TEXTS, WIDE, message, schema
