@@ -6,6 +6,7 @@ Only the credentials of a registry are read by each process that decodes, since 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,3 +120,15 @@ def _registry(url: str | None, auth: str | None, timeout: str | None) -> Registr
     if number < 1:
         raise OptionError(f"schemaRegistryTimeoutMs={timeout!r}: it is a whole number of at least 1")
     return RegistryOptions(url.rstrip("/"), auth, number / 1000)
+
+
+def text_at(place: str, option: str) -> str:
+    """Returns the text in the variable or the file at `env:NAME` or `file:PATH`, as this process finds it. Raises
+    OptionError, which begins with `option`."""
+    kind, _, name = place.partition(":")
+    try:
+        return (os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8")).strip()
+    except KeyError as error:
+        raise OptionError(f"{option}: this process has no environment variable {name}") from error
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{option}: {error}") from error

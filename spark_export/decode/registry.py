@@ -9,17 +9,15 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from spark_export.decode.options import RegistryOptions
+from spark_export.decode.options import RegistryOptions, text_at
 from spark_export.decode.values import Malformed
 from spark_export.errors import OptionError, SourceError
 
@@ -153,13 +151,7 @@ def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
 def credentials(place: str) -> str:
     """Returns the value of the header `Authorization`. The variable or file at `place` has `USER:PASSWORD` or
     `bearer TOKEN`. Raises OptionError."""
-    kind, _, name = place.partition(":")
-    try:
-        text = (os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8")).strip()
-    except KeyError as error:
-        raise OptionError(f"schemaRegistryAuth: {place}: this process has no environment variable {name}") from error
-    except (OSError, ValueError) as error:
-        raise OptionError(f"schemaRegistryAuth: {place}: {error}") from error
+    text = text_at(place, f"schemaRegistryAuth: {place}")
     if text[:7].lower() == "bearer ":
         return f"Bearer {text[7:].strip()}"
     if ":" not in text:

@@ -6,20 +6,19 @@ A ClientError becomes a SourceError in this module, and in no other.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import TypeVar
 
 import stream_client
 from ockam.identity.tls import Tls
 from ockam.identity.token import Token
 from spark_export import errors
+from spark_export.decode.options import text_at
 from spark_export.source.plan import Place, StreamEnds
 from stream_client import ClientError, Reconnect, blocking
 
@@ -34,6 +33,17 @@ PAUSE_S, PAUSE_S_MAX = 0.2, 2.0
 REQUEST_TIMEOUT_MS = 120_000
 FAILOVER_S = 3.0
 """With several addresses, the seconds of silence after which the next address is tried."""
+
+ERRORS: tuple[tuple[type[ClientError], type[errors.SourceError], str], ...] = (
+    (stream_client.TlsFailed, errors.SourceTlsFailed, f"{{}} (here by the options {', '.join(TLS_OPTIONS)})"),
+    (stream_client.TlsRequired, errors.SourceTlsFailed, f"{{}} (here by the options {', '.join(TLS_OPTIONS)})"),
+    (stream_client.AuthenticationFailed, errors.TokenRefused, "{} (here by the options token and tlsCa)"),
+    (stream_client.InvalidArgument, errors.OptionError, f"endpoint, token or {', '.join(TLS_OPTIONS)}: {{}}"),
+    (stream_client.PushFailed, errors.SinkPushFailed, "{}"),
+    (stream_client.StreamNotFound, errors.StreamMissing, "{}"),
+    (stream_client.NodeUnreachable, errors.SourceUnreachable, "{}; see the option endpoint, and whether the node runs"),
+)
+"""By the first class that a ClientError has, the SourceError that replaces it, and the latter's text."""
 
 logger = logging.getLogger("stream_node.spark")
 
@@ -123,38 +133,12 @@ def mapped_errors() -> Iterator[None]:
 
 def source_error(error: ClientError) -> errors.SourceError:
     """Returns the SourceError for a ClientError. All errors after which a repetition can help are SourceUnreachable."""
-    text = str(error)
-    if isinstance(error, stream_client.TlsFailed | stream_client.TlsRequired):
-        return errors.SourceTlsFailed(f"{text} (here by the options {', '.join(TLS_OPTIONS)})")
-    if isinstance(error, stream_client.AuthenticationFailed):
-        return errors.TokenRefused(f"{text} (here by the options {TOKEN_OPTION} and {TLS_OPTIONS[0]})")
-    if isinstance(error, stream_client.InvalidArgument):
-        return errors.OptionError(f"endpoint, {TOKEN_OPTION} or {', '.join(TLS_OPTIONS)}: {text}")
-    if isinstance(error, stream_client.PushFailed):
-        return errors.SinkPushFailed(text)
-    if isinstance(error, stream_client.StreamNotFound):
-        return errors.StreamMissing(text)
-    if isinstance(error, stream_client.NodeUnreachable):
-        return errors.SourceUnreachable(f"{text}; see the option endpoint, and whether the node runs")
+    for kind, made, text in ERRORS:
+        if isinstance(error, kind):
+            return made(text.format(error))
     if error.retriable:
-        return errors.SourceUnreachable(text)
-    return (errors.NodeRefused if isinstance(error, stream_client.RequestRefused) else errors.BadAnswer)(text)
-
-
-def find_endpoint(endpoint: str) -> str:
-    """Returns an endpoint, perhaps from `env:NAME` or `file:PATH` of this process. Raises OptionError."""
-    kind, separator, place = endpoint.partition(":")
-    if kind == "env" and separator:
-        value = os.environ.get(place)
-        if not value:
-            raise errors.OptionError(f"endpoint env:{place}: this process has no environment variable {place}")
-        return value.strip()
-    if kind == "file" and separator:
-        try:
-            return Path(place).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise errors.OptionError(f"endpoint file:{place}: {error}") from error
-    return endpoint
+        return errors.SourceUnreachable(str(error))
+    return (errors.NodeRefused if isinstance(error, stream_client.RequestRefused) else errors.BadAnswer)(str(error))
 
 
 def tls_of(find: Callable[[str], str | None]) -> Tls | None:
@@ -188,7 +172,10 @@ def pause(delay_s: float) -> None:
 
 
 def _open(way: Way, opened: ExitStack, bound: RetryBound) -> blocking.StreamClient:
-    addresses = [each.strip() for each in find_endpoint(way.endpoint).split(",") if each.strip()]
+    endpoint = way.endpoint
+    if endpoint.startswith(("env:", "file:")):
+        endpoint = text_at(endpoint, f"endpoint {endpoint}")
+    addresses = [each.strip() for each in endpoint.split(",") if each.strip()]
     give_up_s = way.request_timeout_s if len(addresses) == 1 else min(FAILOVER_S, way.request_timeout_s)
     first = bound.opened % max(1, len(addresses))
     bound.opened += 1
