@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -141,9 +141,9 @@ def source_error(error: ClientError) -> errors.SourceError:
     return (errors.NodeRefused if isinstance(error, stream_client.RequestRefused) else errors.BadAnswer)(str(error))
 
 
-def tls_of(find: Callable[[str], str | None]) -> Tls | None:
+def tls_of(given: Mapping[str, str]) -> Tls | None:
     """Returns the options of TLS; None if tlsCa and tlsCert are absent. Raises OptionError."""
-    ca, certificate, key, server_name = map(find, TLS_OPTIONS)
+    ca, certificate, key, server_name = map(given.get, TLS_OPTIONS)
     if ca is None and certificate is None:
         if key is not None or server_name is not None:
             raise errors.OptionError(
@@ -153,13 +153,12 @@ def tls_of(find: Callable[[str], str | None]) -> Tls | None:
     return Tls(None if ca == SYSTEM else ca, certificate, key, server_name)
 
 
-def token_of(find: Callable[[str], str | None]) -> Token | None:
+def token_of(given: Mapping[str, str]) -> Token | None:
     """Returns the token of the options, or None. Raises OptionError without the value: it may be a token itself."""
-    place = find(TOKEN_OPTION)
-    if place is None:
+    if TOKEN_OPTION not in given:
         return None
-    kind, colon, where = place.partition(":")
-    if not colon or kind not in ("env", "file") or not where:
+    kind, _, where = given[TOKEN_OPTION].partition(":")
+    if kind not in ("env", "file") or not where:
         raise errors.OptionError(
             "token: say env:NAME or file:PATH, where each process finds the token; Spark would show the token itself "
             "in its plans"

@@ -155,14 +155,16 @@ def own_names(given: Mapping[str, str]) -> dict[str, str]:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
-    taken = _Taken(own_names(given), READ_OPTIONS, "reading")
-    starting_time_us = taken.time_us(*TIME_OPTIONS[:2])
-    # As with Kafka, a time has precedence over an index.
+    taken = _taken(own_names(given), READ_OPTIONS, "reading")
+    starting_time_us = _time_us(taken, *TIME_OPTIONS[:2])
+    if starting_time_us is not None:
+        # As with Kafka, a time has precedence over an index.
+        taken.pop("startingOffsets", None)
     options = ReadOptions(
-        **taken.values(ReadOptions, without="startingOffsets" if starting_time_us is not None else None),
+        **_values(taken, ReadOptions),
         starting_time_us=starting_time_us,
-        ending_time_us=taken.time_us(*TIME_OPTIONS[2:]),
-        decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
+        ending_time_us=_time_us(taken, *TIME_OPTIONS[2:]),
+        decode_options={name: taken[name] for name in DECODE_OPTIONS if name in taken},
     )
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
     if sum(chosen) != 1:
@@ -184,20 +186,20 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     """Checks the options of a write, given as text. Raises OptionError."""
     # A DataFrame's column `headers` is always written.
     own = {name: value for name, value in own_names(given).items() if name != "includeHeaders"}
-    taken = _Taken(own, WRITE_OPTIONS, "writing")
+    taken = _taken(own, WRITE_OPTIONS, "writing")
     # Spark passes the argument of `save` and of `start` as the option `path`.
-    if (path := taken.find("path")) is not None:
+    if "path" in taken:
         raise OptionError(
-            f"path={path!r}: path names a data directory to read; rows are written to a node, so call "
+            f"path={taken['path']!r}: path names a data directory to read; rows are written to a node, so call "
             "save() or start() without a path, and give the node's address by the option endpoint"
         )
     where = "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
-    for name in filter(taken.find, ("ifExists", "writeId", "writeVersion") if streaming else ("delivery",)):
+    for name in filter(taken.get, ("ifExists", "writeId", "writeVersion") if streaming else ("delivery",)):
         raise OptionError(f"the option {name} is for {where}")
-    options = WriteOptions(**taken.values(WriteOptions))
-    if (topic := taken.find("topic")) is not None:
-        options = replace(options, stream=topic, is_for_all=True)
-    if options.write_id is None and taken.find("writeVersion") is not None:
+    options = WriteOptions(**_values(taken, WriteOptions))
+    if "topic" in taken:
+        options = replace(options, stream=taken["topic"], is_for_all=True)
+    if options.write_id is None and "writeVersion" in taken:
         raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
     if options.if_exists != "append" and options.stream is None:
         raise OptionError("ifExists looks at the stream of the option stream; give this option")
@@ -206,40 +208,39 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     return options
 
 
-class _Taken:
-    def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
-        self._given = given
-        for name in given:
-            if name not in (*allowed, "path"):
-                raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
+def _taken(own: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> dict[str, str]:
+    """Returns the options that are not blank. Raises OptionError for one that is not among `allowed`."""
+    for name in own:
+        if name not in (*allowed, "path"):
+            raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
+    return {name: text for name, value in own.items() if (text := str(value or "").strip())}
 
-    def find(self, name: str) -> str | None:
-        return str(self._given.get(name) or "").strip() or None
 
-    def parsed(self, name: str, parse: Callable[[str], P], default: D) -> P | D:
-        value = self.find(name)
-        if value is None:
-            return default
-        try:
-            return parse(value)
-        except (ValueError, TypeError, AttributeError, re.error) as error:
-            raise OptionError(f"{name}={value!r}: {error}") from error
+def _values(taken: Mapping[str, str], kind: type[Way]) -> dict[str, Any]:
+    """Returns the values for the fields of `Way` and of `kind`."""
+    found: dict[str, Any] = {
+        "endpoint": taken.get("endpoint", Way.endpoint),
+        "tls": tls_of(taken),
+        "token": token_of(taken),
+        "request_timeout_s": _parsed(taken, "requestTimeoutMs", _at_least(1), REQUEST_TIMEOUT_MS) / 1000,
+    }
+    for each in fields(kind):
+        if each.metadata:
+            found[each.name] = _parsed(taken, each.metadata["name"], each.metadata["parse"], each.default)
+    return found
 
-    def values(self, kind: type[Way], without: str | None = None) -> dict[str, Any]:
-        """Returns the values for the fields of `Way` and of `kind`, except that of the option `without`."""
-        found: dict[str, Any] = {
-            "endpoint": self.find("endpoint") or Way.endpoint,
-            "tls": tls_of(self.find),
-            "token": token_of(self.find),
-            "request_timeout_s": self.parsed("requestTimeoutMs", _at_least(1), REQUEST_TIMEOUT_MS) / 1000,
-        }
-        for each in fields(kind):
-            if each.metadata and (name := each.metadata["name"]) != without:
-                found[each.name] = self.parsed(name, each.metadata["parse"], each.default)
-        return found
 
-    def time_us(self, for_all: str, for_each: str) -> int | option_values.Offsets | None:
-        """Returns the option `for_all`, else `for_each`, else None. The times are converted to microseconds."""
-        if self.find(for_all) is not None:
-            return self.parsed(for_all, _at_least(0), 0) * 1000
-        return self.parsed(for_each, option_values.parse_times, None)
+def _time_us(taken: Mapping[str, str], for_all: str, for_each: str) -> int | option_values.Offsets | None:
+    """Returns the option `for_all`, else `for_each`, else None. The times are converted to microseconds."""
+    if for_all in taken:
+        return _parsed(taken, for_all, _at_least(0), 0) * 1000
+    return _parsed(taken, for_each, option_values.parse_times, None)
+
+
+def _parsed(taken: Mapping[str, str], name: str, parse: Callable[[str], P], default: D) -> P | D:
+    if name not in taken:
+        return default
+    try:
+        return parse(taken[name])
+    except (ValueError, TypeError, AttributeError, re.error) as error:
+        raise OptionError(f"{name}={taken[name]!r}: {error}") from error

@@ -117,12 +117,13 @@ def own_options(given: Mapping[str, str]) -> dict[str, str]:
     """Returns the options without the properties that Spark adds for a table."""
     if not is_table(given):
         return dict(given)
-    found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
-    # Spark removes the option `path`, and passes its value as the location of the table.
-    location = next((value for name, value in given.items() if name.lower() == "path"), None)
-    if location is not None:
-        # Spark makes an address such as file:/data from a path.
-        found["path"] = unquote(urlsplit(location).path) if location.startswith("file:") else location
+    found = {}
+    for name, value in given.items():
+        if name.lower().startswith(OPTION):
+            found[name[len(OPTION) :]] = value
+        elif name.lower() == "path":
+            # Spark removes the option `path`, and passes its value as the location of the table: file:/data.
+            found["path"] = unquote(urlsplit(value).path) if value.startswith("file:") else value
     return found
 
 
