@@ -16,9 +16,9 @@ from urllib.parse import quote
 from bare.model import UINT_MAX
 from spark_export.errors import OptionError, SourceError, StreamMissing
 from spark_export.source.node import asked, list_partitions, list_streams
-from spark_export.source.option_values import compile_pattern
+from spark_export.source.option_values import Offsets, compile_pattern
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import Place, StreamEnds, by_place, for_each, resolve
+from spark_export.source.plan import Ends, Place, StreamEnds, by_place, for_each, resolve
 from stream_client import FromTime
 
 FILE_NAME = "streams.sqlite"
@@ -134,27 +134,31 @@ def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
     """Returns the index where a new read of each partition begins. default: EARLIEST or LATEST. Raises OptionError."""
-    if options.starting_time_us is None:
-        return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
-    times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")
-    found = {place: catalog.index_at(end, times[place]) for place, end in ends.items()}
+    starting = default if options.starting is None else options.starting
+    found = _indexes(catalog, ends, starting, options.starting_time_us, "startingOffsets")
     late = [place for place, index in found.items() if index >= ends[place].next_index]
-    if late and options.late_start_is_error:
+    if options.starting_time_us is not None and late and options.late_start_is_error:
         stream, partition = late[0]
         name = "startingTimestamp" if isinstance(options.starting_time_us, int) else "startingOffsetsByTimestamp"
         raise OptionError(
             f"{name}: {stream}/{partition} has no message as late as that; "
             "set startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
         )
-    # The search may find a message that was stored after the listing. The read then begins at the listed end.
-    return {place: min(index, ends[place].next_index) for place, index in found.items()}
+    return found
 
 
 def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
     """Returns the exclusive index where a batch read ends, for each partition."""
-    if options.ending_time_us is None:
-        return resolve(options.ending, ends, "endingOffsets")
-    times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
+    return _indexes(catalog, ends, options.ending, options.ending_time_us, "endingOffsets")
+
+
+def _indexes(
+    catalog: Catalog, ends: Ends, offsets: int | Offsets, time_us: int | Offsets | None, option: str
+) -> dict[Place, int]:
+    if time_us is None:
+        return resolve(offsets, ends, option)
+    times = for_each(time_us, ends, f"{option}ByTimestamp")
+    # The search may find a message that was stored after the listing. The index is then the listed end.
     return {place: min(catalog.index_at(end, times[place]), end.next_index) for place, end in ends.items()}
 
 

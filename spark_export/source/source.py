@@ -78,7 +78,7 @@ class StreamNodeSource(Shipped):
         return FORMAT
 
     def schema(self) -> StructType:
-        from spark_export.source.projection import full_schema
+        from spark_export.source.readers import full_schema
 
         if not self._is_table:
             return full_schema(read_options(self._own))

@@ -44,7 +44,7 @@ from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import read_options
-from spark_export.source.projection import Projection, full_schema
+from spark_export.source.readers import Projection, full_schema
 from spark_export.source.schema import batch_of_messages
 from spark_export.tables.columns import HEADERS
 from tests.spark_export.decode.json_messages import schema

@@ -30,8 +30,7 @@ from pyspark.sql.types import (
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.lag import LagListener, offsets_behind_latest
 from spark_export.source.options import read_options
-from spark_export.source.projection import full_schema
-from spark_export.source.readers import BatchReader, StreamReader
+from spark_export.source.readers import BatchReader, StreamReader, full_schema
 from spark_export.source.schema import batch_of_messages
 from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from stream_client import Header, blocking
