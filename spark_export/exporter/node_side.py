@@ -18,7 +18,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_export.errors import OptionError, SourceError, SourceUnreachable
-from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_streams
+from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_partitions
 from spark_export.source.option_values import compile_pattern
 from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange, StreamEnds
@@ -82,7 +82,7 @@ class NodeSide:
     def list_ends(self, selection: Selection) -> list[StreamEnds]:
         """Returns the partitions of the chosen streams. Raises StreamNotFound for a missing one, and ClientErrors."""
         with self._connect() as client:
-            found = [each for each in list_streams(client) if selection.takes(each.stream)]
+            found = [each for each in list_partitions(client) if selection.takes(each.stream)]
         missing = set(selection.streams) - {end.stream for end in found}
         if missing:
             raise StreamNotFound(f"{self.address} has no stream {sorted(missing)[0]!r}; see `stream-node stream list`")

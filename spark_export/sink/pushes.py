@@ -1,5 +1,10 @@
 """Pushes the rows of one Spark task to a node, with many unconfirmed rows at once, and stores no row twice.
 
+The node's index service keeps the progress of a query, or of a write with a `writeId`, as saved indexes under a client
+id that only this query uses. Each partition that the query writes has a saved index: no message of an uncommitted batch
+is before it, so a search for such messages begins there. A save never lowers a saved index, so a late save from a
+failed task has no effect.
+
 Spark executes a task again after a failure, and the last micro-batch after a restart. Each message has a number and a
 publisher id, which identifies the query, the batch and the task. So a later execution finds the messages of an earlier
 one in the stream. It compares rows with them by content, so the order of the rows can differ. If it lacks a
@@ -19,16 +24,17 @@ from functools import partial
 
 import pyarrow.compute as compute
 
-from spark_export.errors import OptionError, RowsDiffer, SourceError
-from spark_export.sink.sink_record import MARK, count_partitions, load_record, save_place
+from index_service.extensions import FENCED_SAVE, FencedSave, SaveStatus
+from spark_export.errors import BadAnswer, OptionError, RowsDiffer, SourceError
 from spark_export.sink.write_rows import RowToPush, content_of, digest_of
-from spark_export.source.node import asked, connected, find_partition, mapped_errors, pause, source_error
+from spark_export.source import node
 from spark_export.source.options import ReadOptions, WriteOptions
-from spark_export.source.plan import Place, ReadRange, StreamEnds
+from spark_export.source.plan import Place, ReadRange, StreamEnds, by_place
 from spark_export.source.range_reader import bulk_pages
 from stream_client import AccessDenied, ClientError, RequestRefused
-from stream_client.blocking import Publisher, Stream, StreamClient
+from stream_client.blocking import Publisher, Stream, StreamClient, list_positions, set_position
 from stream_client.core.pushes import KeyedPush
+from stream_client.core.service_route import INDEX_SERVICE
 from stream_service.extensions import decode_extras
 from stream_service.names import partition_of
 
@@ -42,6 +48,8 @@ SETTLE_S = 0.3
 If the node stores a late push of the earlier execution after the search, it answers the new push with the same sequence
 number as a duplicate. The task then fails if the contents of the two pushes differ.
 """
+MARK = "committed batches"
+"""The stream name whose saved index, in partition 0, is the number of the next batch to commit."""
 QUERY_BYTES = 12
 BATCH_BYTES = 8
 TASK_BYTES = 4
@@ -51,7 +59,7 @@ TASK_BYTES = 4
 class Attempt:
     """One execution of a Spark task, which belongs to a batch.
 
-    query: the name under which the node saves the progress of the query or write (`spark_export.sink.sink_record`).
+    query: the client id under which the node saves the progress of the query or write.
     batch: the number of the micro-batch, or the `writeVersion`. repeated: whether an earlier execution failed.
     """
 
@@ -110,9 +118,9 @@ class Pushes:
         self._doubted_max: dict[Place, int] = {}
         self._pushed_s: dict[Place, float] = {}
         if attempt is not None:
-            asked(options, lambda client: self._find_earlier(client, attempt))
+            node.asked(options, lambda client: self._find_earlier(client, attempt))
         self._opened = ExitStack()
-        self._client = self._opened.enter_context(connected(options))
+        self._client = self._opened.enter_context(node.connected(options))
 
     def __enter__(self) -> Pushes:
         return self
@@ -166,14 +174,14 @@ class Pushes:
             return
         for place in (each for each in self._record if each[0] != MARK):
             # In a first execution, only an earlier run of the batch can have stored its rows: before `_ends`.
-            bounds = find_partition(client, place) if attempt.repeated else self._ends.get(place)
+            bounds = node.find_partition(client, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue
             own = newer = self._find_own(client, attempt, bounds)
             # Pushes of the earlier execution may still be on their way to the node.
             while newer:
-                pause(SETTLE_S)
-                first, bounds = bounds.next_index, find_partition(client, place)
+                node.pause(SETTLE_S)
+                first, bounds = bounds.next_index, node.find_partition(client, place)
                 if bounds is None or bounds.next_index <= first:
                     break
                 newer = find_messages(client, ReadRange(*place, first, bounds.next_index), attempt)[0]
@@ -206,7 +214,7 @@ class Pushes:
             # The node answers a duplicate quickly, so a long series is compared in few requests.
             self._doubted_max[place] = min(10 * self._doubted_max.get(place, 1), DOUBTED_MAX)
             indexes = [index for index, _ in numbers.values()]
-            first, found = asked(self._options, partial(self._find_doubted, place, min(indexes), max(indexes) + 1))
+            first, found = node.asked(self._options, partial(self._find_doubted, place, min(indexes), max(indexes) + 1))
             for number, (index, digest) in numbers.items():
                 # A message that retention has deleted meanwhile was stored, and cannot be compared.
                 if found.get(number) != digest and (number in found or max(index, 0) >= first):
@@ -215,7 +223,7 @@ class Pushes:
     def _find_doubted(self, place: Place, start: int, end: int, client: StreamClient) -> tuple[int, dict[int, bytes]]:
         """Returns the first index of a partition, and the digests that `find_messages` finds. start: -1 if unknown."""
         assert self._attempt is not None
-        bounds = find_partition(client, place)
+        bounds = node.find_partition(client, place)
         if bounds is None:
             return 0, {}
         if start < 0:
@@ -240,7 +248,7 @@ class Pushes:
         """
         stream = row.stream
         if stream not in self._partitions:
-            self._partitions[stream] = asked(self._options, lambda client: count_partitions(client, stream))
+            self._partitions[stream] = node.asked(self._options, lambda client: count_partitions(client, stream))
         count = self._partitions[stream]
         partition = row.partition
         if partition is None and (row.key is not None or self._attempt is not None):
@@ -258,7 +266,7 @@ class Pushes:
         if attempt is not None and place not in self._record:
             # Repeated executions search from the index at which the partition ended when the batch began.
             index = self._record[place] = self._ends[place].next_index if place in self._ends else 0
-            asked(self._options, lambda client: save_place(client, attempt.query, place, index))
+            node.asked(self._options, lambda client: save_place(client, attempt.query, place, index))
         stream = Stream(self._client.session, *self._client.session.core.find_handles(place[0], [place[1]]))
         found = self._publishers[place] = stream.publisher(
             self._options.window,
@@ -284,7 +292,7 @@ class Pushes:
             self._unconfirmed[0][1].done or self._unconfirmed_bytes + len(content) > WINDOW_BYTES
         ):
             self._confirm_one()
-        with mapped_errors():
+        with node.mapped_errors():
             push = self._publisher(place).push(row.data, key=row.key, headers=row.headers)
         assert isinstance(push, KeyedPush), "an idempotent publisher numbers its pushes"
         self._unconfirmed.append((place, push, content))
@@ -300,7 +308,7 @@ class Pushes:
         try:
             index = self._publishers[place].wait(push)
         except ClientError as error:
-            failed = source_error(error)
+            failed = node.source_error(error)
             raise type(failed)(f"{self._client.address}: a message of {place[0]}/{place[1]}: {failed}") from error
         if push.is_duplicate and self._attempt is not None:
             doubted = self._doubted.setdefault(place, {})
@@ -338,3 +346,53 @@ def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> 
             "the extra `export` where the node runs, or write with delivery=atLeastOnce"
         ) from error
     return own, tasks
+
+
+def load_record(client: StreamClient, client_id: str) -> dict[Place, int]:
+    found = list_positions(client, client_id=client_id)
+    return {(each.stream_name, each.partition): each.index for each in found}
+
+
+def save_place(client: StreamClient, client_id: str, place: Place, index: int) -> None:
+    """Saves an index of a query for a partition, unless a higher index is saved. Raises ClientErrors, BadAnswer."""
+    request = FencedSave(1, client_id, *place, index, None)
+    if client.session.ask(INDEX_SERVICE, FENCED_SAVE, request).status is not SaveStatus.OK:
+        raise BadAnswer(f"the node did not save position {index} of {place[0]}/{place[1]} for {client_id}")
+
+
+def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[Place]) -> None:
+    """Records that a batch is stored, and saves the next index of each written partition. The call can be repeated."""
+    # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
+    save_place(client, client_id, (MARK, 0), batch + 1)
+    record = load_record(client, client_id)
+    places = {place for place in {*record, *written} if place[0] != MARK}
+    for stream in sorted({stream for stream, _ in places}):
+        for each in node.list_partitions(client, stream):
+            place = (stream, each.partition)
+            saved = record.get(place, 0)
+            if place in places and saved > each.next_index:
+                # The stream was deleted and created again, and only this request lowers an index.
+                set_position(client, client_id, *place, each.next_index)
+            elif place in places and saved < each.next_index:
+                save_place(client, client_id, place, each.next_index)
+
+
+def count_partitions(client: StreamClient, stream: str) -> int:
+    """Returns the number of partitions of a stream, which is created if it is missing."""
+    found = node.list_partitions(client, stream)
+    if not found:
+        client.create(stream)
+    return max((each.partition + 1 for each in found), default=1)
+
+
+def find_ends(client: StreamClient, options: WriteOptions, is_any: bool) -> dict[Place, StreamEnds]:
+    """Returns the partitions that a write can reach, and creates its stream. is_any: rows name their streams."""
+    found = []
+    if options.stream is not None:
+        found = node.list_partitions(client, options.stream)
+        if options.partitions is not None or not found:
+            client.create_partitioned(options.stream, options.partitions or 1)
+            found = node.list_partitions(client, options.stream)
+    if is_any:
+        found = node.list_partitions(client)
+    return by_place(found)

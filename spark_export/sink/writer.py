@@ -20,8 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from spark_export.errors import OptionError, RowsDiffer, SourceError, StreamExists
-from spark_export.sink.pushes import Attempt, Pushes
-from spark_export.sink.sink_record import commit_batch, find_ends
+from spark_export.sink.pushes import Attempt, Pushes, commit_batch, find_ends
 from spark_export.sink.write_rows import check_columns, has_stream_column, read_row
 from spark_export.source.node import asked
 from spark_export.source.options import WriteOptions

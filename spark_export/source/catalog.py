@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from bare.model import UINT_MAX
 from spark_export.errors import OptionError, SourceError, StreamMissing
-from spark_export.source.node import asked, list_partitions, list_streams
+from spark_export.source.node import asked, list_partitions
 from spark_export.source.option_values import Offsets, compile_pattern
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import Ends, Place, StreamEnds, by_place, for_each, resolve
@@ -35,10 +35,7 @@ class NodeCatalog:
 
     def list_partitions(self, stream: str | None = None) -> list[StreamEnds]:
         """Returns the partitions of one stream, or of all streams."""
-        return asked(
-            self._options,
-            lambda client: list(list_streams(client)) if stream is None else list_partitions(client, stream),
-        )
+        return asked(self._options, lambda client: list_partitions(client, stream))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the first index from which on all messages were stored at `time_us` or later, else the next index."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TypeVar
 
 import stream_client
@@ -90,9 +89,8 @@ class RetryBound:
 def connected(way: Way, bound: RetryBound | None = None) -> Iterator[blocking.StreamClient]:
     """Opens a client of the first address of the endpoint that can be reached. Raises SourceErrors, and
     SourceUnreachable after `bound` (`request_timeout_s`)."""
-    bound = bound or RetryBound(way.request_timeout_s)
     with mapped_errors(), ExitStack() as opened:
-        yield _open(way, opened, bound)
+        yield _open(way, opened, bound or RetryBound(way.request_timeout_s))
 
 
 def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
@@ -106,21 +104,20 @@ def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
             bound.wait(error)
 
 
-def list_partitions(client: blocking.StreamClient, stream: str) -> list[StreamEnds]:
-    """Returns all partitions of one stream in order; an empty list if the stream does not exist."""
-    # A longer name that begins with this name is sorted after this name.
-    return list(takewhile(lambda each: each.stream == stream, list_streams(client, stream)))
+def list_partitions(client: blocking.StreamClient, stream: str | None = None) -> list[StreamEnds]:
+    """Returns the partitions of one stream (none if it does not exist) or of all streams, by name and partition."""
+    found = []
+    for info in client.list_streams(stream or ""):
+        if stream not in (None, info.stream_name):
+            # A longer name that begins with this name is sorted after this name.
+            break
+        sizes = info.first_index, info.next_index, info.size_bytes
+        found.append(StreamEnds(info.stream_name, info.partition, *sizes, info.created_us))
+    return found
 
 
 def find_partition(client: blocking.StreamClient, place: Place) -> StreamEnds | None:
     return next((each for each in list_partitions(client, place[0]) if each.partition == place[1]), None)
-
-
-def list_streams(client: blocking.StreamClient, prefix: str = "") -> Iterator[StreamEnds]:
-    """Yields the partitions of all streams whose name begins with `prefix`, ordered by name and partition."""
-    for info in client.list_streams(prefix):
-        place = info.stream_name, info.partition
-        yield StreamEnds(*place, info.first_index, info.next_index, info.size_bytes, info.created_us)
 
 
 @contextmanager
