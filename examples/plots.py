@@ -15,7 +15,7 @@ from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.run import Exporter
 from spark_export.pipeline import gold
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
-from spark_export.pipeline.silver_messages import silver_messages
+from spark_export.pipeline.silver import silver_messages
 from stream_client import Header, blocking
 
 address = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")

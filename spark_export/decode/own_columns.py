@@ -1,7 +1,7 @@
 """Decodes the messages that have columns of their own: blocks of the block node, and Cardinal Streams.
 
 A block of more than one MiB is stored as several messages (`block_node.persist.mark`), which cut items in two. So this
-module decodes the items of one-message blocks only; `pipeline.silver_blocks` joins the messages of larger blocks. The
+module decodes the items of one-message blocks only; `pipeline.silver` joins the messages of larger blocks. The
 block node verifies each block before storing it, so no root is verified here.
 """
 

@@ -7,9 +7,13 @@ from typing import Any
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from spark_export.pipeline.silver_blocks import STREAM_PREFIX
+from spark_export.pipeline.silver import STREAM_PREFIX
 
 MINUTE = "1 minute"
+
+
+def _by_interval(rows: Any, every: str) -> Any:
+    return rows.groupBy("stream", f.window("timestamp", every).start.alias("minute"))
 
 
 def rates(messages: Any, every: str = MINUTE) -> Any:
@@ -17,7 +21,7 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
     Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes.
     """
-    return messages.groupBy("stream", f.window("timestamp", every).start.alias("minute")).agg(
+    return _by_interval(messages, every).agg(
         f.count("*").alias("messages"),
         f.sum("data_bytes").alias("bytes"),
         f.avg("data_bytes").alias("mean_bytes"),
@@ -33,17 +37,13 @@ def latency(events: Any, every: str = MINUTE) -> Any:
     """
     # A publisher chooses the event time: with the earliest possible time, the difference is too large for a number.
     passed_us = f.try_subtract(f.unix_micros("timestamp"), f.unix_micros("event_time"))
-    return (
-        events.where("event_time IS NOT NULL")
-        .select("stream", "timestamp", (passed_us / f.lit(1000.0)).alias("ms"))
-        .where("ms IS NOT NULL")
-        .groupBy("stream", f.window("timestamp", every).start.alias("minute"))
-        .agg(
-            f.count("*").alias("messages"),
-            f.expr("percentile_disc(0.5) WITHIN GROUP (ORDER BY ms)").alias("p50_ms"),
-            f.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY ms)").alias("p99_ms"),
-            f.max("ms").alias("max_ms"),
-        )
+    passed_ms = (passed_us / f.lit(1000.0)).alias("ms")
+    known = events.where("event_time IS NOT NULL").select("stream", "timestamp", passed_ms)
+    return _by_interval(known.where("ms IS NOT NULL"), every).agg(
+        f.count("*").alias("messages"),
+        f.expr("percentile_disc(0.5) WITHIN GROUP (ORDER BY ms)").alias("p50_ms"),
+        f.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY ms)").alias("p99_ms"),
+        f.max("ms").alias("max_ms"),
     )
 
 
@@ -98,18 +98,14 @@ def reorgs(batches: Any) -> Any:
     """Returns one row for each fork: the blocks that reorgs removed from a chain after the same block.
 
     Columns: chain, fork_number (of the last common block; null if unknown), depth (the greatest number of a removed
-    block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and last were
-    stored).
+    block minus fork_number), blocks (how many), began and ended (when the first and last were stored).
     """
-    return (
-        batches.where("reorged")
-        .groupBy("chain", "fork_number")
-        .agg(
-            (f.max("number") - f.col("fork_number")).alias("depth"),
-            f.count("*").alias("blocks"),
-            f.min("timestamp").alias("began"),
-            f.max("timestamp").alias("ended"),
-        )
+    lost = batches.where("reorged").groupBy("chain", "fork_number")
+    return lost.agg(
+        (f.max("number") - f.col("fork_number")).alias("depth"),
+        f.count("*").alias("blocks"),
+        f.min("timestamp").alias("began"),
+        f.max("timestamp").alias("ended"),
     )
 
 

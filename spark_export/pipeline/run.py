@@ -70,21 +70,16 @@ class Pipeline:
         """
         with self.alone():
             state, export = self.find_state(rebuild=rebuild)
-            rows = steps = 0
+            steps = list[Report]()
             if state is None:
                 state = Manifest(export, self.settings.named())
                 with _sparks_errors():
                     step = Step(spark, self.out, state, self.settings, anew=True)
                     state, rows = step.take(read_bronze(spark, self.bronze))
-                return Report(rows, 1, True, tuple(self.settings.notes(state)))
-
-            def count(published: Manifest, new: int) -> None:
-                nonlocal rows, steps
-                rows, steps = rows + new, steps + 1
-
+                return Report(rows, 1, True, self.settings.notes(state))
             for attempt in range(ATTEMPTS_MAX):
                 try:
-                    with self._query(spark, {"availableNow": True}, count) as query:
+                    with self._query(spark, {"availableNow": True}, steps.append) as query:
                         query.awaitTermination()
                     break
                 except ExportError as error:
@@ -93,7 +88,7 @@ class Pipeline:
                         raise
             state = load_manifest(self.out)
             assert state is not None
-            return Report(rows, steps, False, tuple(self.settings.notes(state)))
+            return Report(sum(each.rows for each in steps), len(steps), False, self.settings.notes(state))
 
     def run_daemon(
         self,
@@ -111,10 +106,6 @@ class Pipeline:
         """
         self.find_state()
         failures, session = 0, open_session()
-
-        def told(published: Manifest, new: int) -> None:
-            on_report(Report(new, 1, False, tuple(self.settings.notes(published))))
-
         try:
             first = self.run(session)
             for note in first.notes:
@@ -124,7 +115,7 @@ class Pipeline:
                 while not stop.is_set():
                     try:
                         session = session or open_session()
-                        with self._query(session, {"processingTime": f"{every_s} seconds"}, told) as query:
+                        with self._query(session, {"processingTime": f"{every_s} seconds"}, on_report) as query:
                             while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
                                 pass
                     except (ExportError, SourceError, OSError) as error:
@@ -170,7 +161,7 @@ class Pipeline:
         return locked(self.out / "pipeline.lock", f"another pipeline works in {self.out}")
 
     @contextmanager
-    def _query(self, spark: Any, trigger: dict[str, Any], on_step: Callable[[Manifest, int], None]) -> Iterator[Any]:
+    def _query(self, spark: Any, trigger: dict[str, Any], on_step: Callable[[Report], None]) -> Iterator[Any]:
         """Starts the streaming query that updates the tables, and stops it at the end. Raises ExportError."""
 
         def take(rows: Any) -> None:
@@ -179,7 +170,7 @@ class Pipeline:
                 assert state is not None
                 published, new = Step(rows.sparkSession, self.out, state, self.settings, anew=False).take(rows)
                 if new:
-                    on_step(published, new)
+                    on_step(Report(new, 1, False, self.settings.notes(published)))
             except ExportError:
                 raise
             except Exception as error:

@@ -1,6 +1,6 @@
 """Brings the silver and gold tables up to date with new rows of bronze: one micro-batch of a streaming query.
 
-A step computes the rows that the new messages touch with the DataFrame functions of `silver_…` and `gold`, which also
+A step computes the rows that the new messages touch with the DataFrame functions of `silver…` and `gold`, which also
 make the tables of a rebuild. The tables `state/…` have the parts of earlier messages that a step needs: the messages of
 incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
 """
@@ -16,10 +16,9 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from spark_export.pipeline import canon, gold, silver_blocks, silver_cardinal
+from spark_export.pipeline import canon, gold, silver, silver_cardinal
 from spark_export.pipeline.outputs import Manifest, Outputs, Touched
 from spark_export.pipeline.silver_cardinal import BLOCK, Topics, block_link
-from spark_export.pipeline.silver_messages import silver_messages
 
 MESSAGES, RATES, LATENCY, INDEX_GAPS = "silver/messages", "gold/rates", "gold/latency", "gold/index_gaps"
 BLOCKS, ITEMS, BLOCK_GAPS = "silver/blocks", "silver/items", "gold/block_gaps"
@@ -52,13 +51,13 @@ class Settings:
             "start": " ".join(f"{chain}={hash_.hex()}" for chain, hash_ in sorted(self.starts.items())) or None,
         }
 
-    def notes(self, state: Manifest) -> list[str]:
+    def notes(self, state: Manifest) -> tuple[str, ...]:
         """Returns a line for each setting that has had no effect yet, as with a misspelt name."""
         if self.topics is None:
-            return []
+            return ()
         if not state.chains:
             yet = "no stream of the export that matches has a message of Cardinal Streams yet"
-            return [f"--cardinal {self.topics.pattern}: {yet}"]
+            return (f"--cardinal {self.topics.pattern}: {yet}",)
         notes, known = [], ", ".join(sorted(state.chains)[:CHAINS_REPORTED])
         for chain, hash_ in sorted(self.starts.items()):
             yet = f"the export has no block of the chain {chain} yet, but of {known}"
@@ -66,7 +65,7 @@ class Settings:
                 yet = "no complete block of the chain has this hash or this parent yet, so all its blocks wait"
             if chain not in state.rooted:
                 notes.append(f"--start {chain + '=' if self.topics.has_group else ''}{hash_.hex()}: {yet}")
-        return notes
+        return tuple(notes)
 
 
 @dataclass
@@ -102,12 +101,12 @@ class Step:
             if not found and not self._anew:
                 return self._state, 0
             streams, minutes = {row["stream"] for row in found}, {row["minute"] for row in found}
-            self._tables.append(MESSAGES, silver_messages(new))
+            self._tables.append(MESSAGES, silver.silver_messages(new))
             spans = gold.spans(taken.unionByName(gold.points(new, SOURCE, "index")), SOURCE)
             self._tables.replace(TAKEN, spans)
             self._tables.replace(INDEX_GAPS, gold.gaps(self._tables.read(TAKEN, TAKEN_SCHEMA), SOURCE))
-            if self._anew or any(stream.startswith(silver_blocks.STREAM_PREFIX) for stream in streams):
-                minutes |= self._take_blocks(silver_blocks.block_parts(new))
+            if self._anew or any(stream.startswith(silver.STREAM_PREFIX) for stream in streams):
+                minutes |= self._take_blocks(silver.block_parts(new))
             topics = self._settings.topics
             if topics is not None and (self._anew or any(map(topics.has, streams))):
                 self._take_batches(silver_cardinal.cardinal_messages(new, topics))
@@ -117,24 +116,24 @@ class Step:
     def _take_blocks(self, new_parts: Any) -> set[int]:
         """Updates the tables of blocks. Returns the minutes whose latencies have changed."""
         tables = self._tables
-        before = tables.read(OPEN_PARTS, silver_blocks.PARTS)
+        before = tables.read(OPEN_PARTS, silver.PARTS)
         with _kept(new_parts) as new:
             corrected = new.where("root_before IS NOT NULL")
             numbers = new.select("chain", "number").union(corrected.select("chain", f.col("number") - 1))
             touched = Touched.of("number", _numbers(numbers.distinct().collect()))
-            roots = silver_blocks.corrected_roots(new, tables.read(ROOTS, silver_blocks.ROOTS))
-            known = tables.read(BLOCKS, silver_blocks.BLOCKS, touched)
+            roots = silver.corrected_roots(new, tables.read(ROOTS, silver.ROOTS))
+            known = tables.read(BLOCKS, silver.BLOCKS, touched)
             parts = before.unionByName(new)
-            with _kept(silver_blocks.silver_blocks(parts.where(touched.condition()), known, roots)) as blocks:
+            with _kept(silver.silver_blocks(parts.where(touched.condition()), known, roots)) as blocks:
                 times = [each.select(*CHAIN, "number", "root", "timestamp") for each in (known, blocks)]
                 changed = times[0].exceptAll(times[1]).unionByName(times[1].exceptAll(times[0]))
                 moved = [] if self._anew else changed.select(f.unix_micros("timestamp").alias("us")).collect()
                 tables.replace(BLOCKS, blocks, touched)
-                tables.replace(ITEMS, silver_blocks.silver_items(blocks), touched)
+                tables.replace(ITEMS, silver.silver_items(blocks), touched)
                 spans = tables.read(BLOCK_SPANS, BLOCK_SPANS_SCHEMA).unionByName(gold.points(blocks, CHAIN, "number"))
                 tables.replace(BLOCK_SPANS, gold.spans(spans, CHAIN))
                 tables.replace(BLOCK_GAPS, gold.gaps(tables.read(BLOCK_SPANS, BLOCK_SPANS_SCHEMA), CHAIN))
-                tables.replace(OPEN_PARTS, silver_blocks.open_parts(parts, blocks, roots))
+                tables.replace(OPEN_PARTS, silver.open_parts(parts, blocks, roots))
                 tables.replace(ROOTS, roots)
         return {row["us"] - row["us"] % MINUTE_US for row in moved}
 

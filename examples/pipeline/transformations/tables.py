@@ -12,7 +12,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_export.pipeline import gold, silver_blocks, silver_cardinal, silver_messages
+from spark_export.pipeline import gold, silver, silver_cardinal
 from spark_export.pipeline.silver_cardinal import Topics
 
 spark = SparkSession.active()
@@ -34,20 +34,20 @@ def bronze() -> DataFrame:
 
 @dp.materialized_view(format="parquet")
 def messages() -> DataFrame:
-    return silver_messages.silver_messages(spark.read.table("bronze"))
+    return silver.silver_messages(spark.read.table("bronze"))
 
 
 @dp.materialized_view(format="parquet")
 def blocks() -> DataFrame:
-    parts = silver_blocks.block_parts(spark.read.table("bronze"))
-    nothing = spark.createDataFrame([], silver_blocks.BLOCKS)
-    roots = silver_blocks.corrected_roots(parts, spark.createDataFrame([], silver_blocks.ROOTS))
-    return silver_blocks.silver_blocks(parts, nothing, roots)
+    parts = silver.block_parts(spark.read.table("bronze"))
+    nothing = spark.createDataFrame([], silver.BLOCKS)
+    roots = silver.corrected_roots(parts, spark.createDataFrame([], silver.ROOTS))
+    return silver.silver_blocks(parts, nothing, roots)
 
 
 @dp.materialized_view(format="parquet")
 def items() -> DataFrame:
-    return silver_blocks.silver_items(spark.read.table("blocks"))
+    return silver.silver_items(spark.read.table("blocks"))
 
 
 def cardinal() -> DataFrame:

@@ -65,7 +65,7 @@ def test_a_block_of_any_time_is_decoded(seconds: int, produced: datetime | None)
 def test_a_mark_that_no_column_can_have_is_none(mark: BlockMark) -> None:
     """Goal: such a message is a problem of its own row, and no block of a pipeline, whose columns would be null."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    from spark_export.pipeline.silver_blocks import decode_mark
+    from spark_export.pipeline.silver import decode_mark
 
     headers = [{"key": MARK_HEADER, "value": bare.encode(mark)}]
     assert decode_mark(headers) is None

@@ -50,14 +50,14 @@ def test_a_setting_without_effect_is_told() -> None:
     start = bytes.fromhex(HASH)
     settings = Settings(Topics("(one|two)-.*"), {"one": start, "two": start})
     state = Manifest("id", settings.named())
-    assert Settings().notes(state) == []
+    assert Settings().notes(state) == ()
     (line,) = settings.notes(state)
     assert line.startswith("--cardinal (one|two)-.*: no stream of the export")
     unknown_hash, unknown_chain = settings.notes(Manifest("id", {}, chains={"one": None}))
     assert unknown_hash.startswith(f"--start one={HASH}: no complete block of the chain")
     assert unknown_chain.endswith("the export has no block of the chain two yet, but of one")
     both = Manifest("id", {}, chains={"one": None, "two": [7, HASH]}, rooted=["one", "two"])
-    assert settings.notes(both) == []
+    assert settings.notes(both) == ()
 
 
 def test_tables_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builds the silver tables of the blocks of the block node with Spark.
+"""Builds the silver tables of all messages, and of the blocks of the block node, with Spark.
 
 A block is stored as one message or several messages. Each message has a header with the root hash that seemed right at
 the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
@@ -17,6 +17,8 @@ from pyspark.sql import functions as f
 
 from spark_export.decode.own_columns import find_mark, find_root_before, read_block
 
+EVENT_TIME_HEADER = "event_time_us"
+"""The message header in which a publisher can report the time of an event: microseconds since 1970, in digits."""
 STREAM_PREFIX = "block_node."
 MARK = "number bigint, part int, parts int, items int, size_bytes bigint, root binary, root_before binary"
 ITEMS = "kinds map<string, int>, sizes array<struct<position: int, kind: string, size_bytes: int>>"
@@ -28,6 +30,23 @@ BLOCKS = (
     f"event_time timestamp, hapi_version string, previous_root binary, {ITEMS}"
 )
 CONTENT = ("items", "size_bytes", "event_time", "hapi_version", "previous_root", "kinds", "sizes")
+
+
+def silver_messages(bronze: Any) -> Any:
+    """Returns one row for each message.
+
+    Columns: stream, era, partition, index, timestamp (when stored), key, data_bytes, text (the data if it is UTF-8,
+    else null), event_time (from the header `event_time_us`).
+    """
+    header = f.get(f.filter("headers", lambda each: each["key"] == EVENT_TIME_HEADER), f.lit(0))["value"]
+    text = f.col("data").cast("string")
+    return bronze.select(
+        *("stream", "era", "partition", "index", "timestamp", "key"),
+        f.octet_length("data").alias("data_bytes"),
+        f.when(f.is_valid_utf8(text), text).alias("text"),
+        # If the header is not a number, the time is null, and the query does not fail.
+        f.timestamp_micros(header.cast("string").try_cast("bigint")).alias("event_time"),
+    )
 
 
 def block_parts(bronze: Any) -> Any:
