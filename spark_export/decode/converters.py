@@ -41,7 +41,7 @@ BASE64 = re.compile(r"(?:[\0- ]*[A-Za-z0-9+/]{4})*(?:[\0- ]*(?:[A-Za-z0-9+/]{2}=
 NOT_FINITE = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
 ZONED = r"^[0-9]{4}-[0-9-]{5}[T ][0-9:]{8}(\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
 """Matches texts of times that Arrow converts to the same values as Spark, or refuses."""
-WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
+INTEGERS = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
 
 
 class Converters(threading.local):
@@ -108,9 +108,7 @@ def converted_together(values: list[Any], wanted: pa.DataType) -> pa.Array | Non
     """Returns the values as Arrow converts them in one call; None if `Converters` could give other results."""
     types, kinds = pa.types, set(map(type, values)) - {type(None)}
     try:
-        if (kinds <= {bool} and types.is_boolean(wanted)) or (kinds <= {bytes} and types.is_binary(wanted)):
-            return pa.array(values, wanted)
-        if (kinds <= {int} and types.is_signed_integer(wanted)) or (kinds <= {str} and types.is_string(wanted)):
+        if kinds <= {DIRECT.get(wanted)}:
             return pa.array(values, wanted)
         if kinds <= {int, FloatText} and (types.is_floating(wanted) or types.is_decimal(wanted)):
             return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(wanted)
@@ -130,14 +128,14 @@ def _to_boolean(value: Any) -> bool:
     return value
 
 
-def _whole_number(bits: int) -> Convert:
+def _whole_number(wanted: pa.DataType) -> Convert:
     # As in Spark, 1.0 is no whole number.
-    most = (1 << (bits - 1)) - 1
+    most = (1 << (wanted.bit_width - 1)) - 1
 
     def to_number(value: Any) -> int:
         if type(value) is int and -most - 1 <= value <= most:
             return value
-        raise unfit(value, WHOLE[bits])
+        raise unfit(value, INTEGERS[wanted])
 
     return to_number
 
@@ -210,7 +208,7 @@ def _moment(
 
 CONVERTS: Mapping[pa.DataType, Convert] = {
     pa.bool_(): _to_boolean,
-    **{each: _whole_number(each.bit_width) for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{each: _whole_number(each) for each in INTEGERS},
     pa.float64(): _to_double,
     pa.float32(): _to_float,
     pa.string(): text_of,
@@ -219,3 +217,5 @@ CONVERTS: Mapping[pa.DataType, Convert] = {
     pa.timestamp("us"): lambda value: _moment(value, "TIMESTAMP_NTZ", local_us_of, LocalTime),
 }
 """The functions for the types that need neither a parameter nor a time zone."""
+DIRECT = {pa.bool_(): bool, pa.binary(): bytes, pa.string(): str, **dict.fromkeys(INTEGERS, int)}
+"""By column type, the type of the values that Arrow converts as `Converters` does."""

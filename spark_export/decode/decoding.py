@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -74,7 +74,6 @@ class ObjectDecoder(MessageDecoder):
         super().__init__(fields)
         self._options = options
         self._open_load = open_load
-        self._load: Load | None = None
         self._converters = Converters(options.zone)
         self._types = {field.name: field.type for field in self.fields}
         self._corrupt, self._problem = options.corrupt, options.problem
@@ -95,13 +94,12 @@ class ObjectDecoder(MessageDecoder):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.fields, self._options, self._open_load)
 
+    @cached_property
     def load(self) -> Load:
-        if self._load is None:
-            self._load = self._open_load()
-        return self._load
+        return self._open_load()
 
     def arrays(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[pa.Array]:
-        load, messages = self.load(), data.to_pylist()
+        load, messages = self.load, data.to_pylist()
         values: dict[str, list[Any]] = {name: [] for name in self._converts}
         problems: Problems = defaultdict(list)
         for at, message in enumerate(messages):
@@ -166,7 +164,8 @@ def decoder(
         raise OptionError(f"decode={kind}: say which columns you want by a schema, such as 'index LONG, amount INT'")
     names = frozenset(field.name for field in fields)
     made = ObjectDecoder(fields, checked, partial(_open_load, kind, checked, names))
-    made.load()
+    # A wrong schema is refused here, in the call that contains it.
+    _ = made.load
     return made
 
 

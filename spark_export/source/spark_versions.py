@@ -17,12 +17,6 @@ __all__ = ["HAS_LIMITS", "DataSourceStreamArrowWriter", "ReadAllAvailable", "Rea
 __all__ += ["SupportsTriggerAvailableNow", "arrow_schema_of"]
 
 try:
-    import pyspark.sql.streaming.datasource  # noqa: F401
-
-    HAS_LIMITS = True
-except ImportError:
-    HAS_LIMITS = False
-if TYPE_CHECKING or HAS_LIMITS:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -30,9 +24,13 @@ if TYPE_CHECKING or HAS_LIMITS:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-else:
-    ReadLimit, SupportsTriggerAvailableNow = type("ReadLimit", (), {}), type("SupportsTriggerAvailableNow", (), {})
-    ReadAllAvailable, ReadMaxRows, ReadMinRows = (type("Limit", (ReadLimit,), {}) for _ in range(3))
+
+    HAS_LIMITS = True
+except ImportError:
+    HAS_LIMITS = False
+    if not TYPE_CHECKING:
+        ReadLimit, SupportsTriggerAvailableNow = type("ReadLimit", (), {}), type("SupportsTriggerAvailableNow", (), {})
+        ReadAllAvailable, ReadMaxRows, ReadMinRows = (type("Limit", (ReadLimit,), {}) for _ in range(3))
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 else:
