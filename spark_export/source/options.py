@@ -67,7 +67,7 @@ class ReadOptions(Way):
     starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
     decode, decode_options: the kind of messages and the options of `spark_export.decode.decoding.decoder`.
-    marks: whether to look for messages that stand for null data; `Projection` sets this.
+    marks: whether to look for messages that stand for null data; `PlannedReader` sets this.
     """
 
     path: str | None = _option("path")
@@ -144,12 +144,11 @@ def own_names(given: Mapping[str, str]) -> dict[str, str]:
         lower = name.lower()
         if lower in known:
             own[known[lower]] = value
-        if lower in known or lower in SPARKS_OWN:
-            continue
-        near = difflib.get_close_matches(lower, known, 1, 0.5)
-        meant = OTHER_NAMES.get(lower) or (known[near[0]] if near else None)
-        hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
-        raise OptionError(f"there is no option {name!r}; {hint}")
+        elif lower not in SPARKS_OWN:
+            near = difflib.get_close_matches(lower, known, 1, 0.5)
+            meant = OTHER_NAMES.get(lower) or (known[near[0]] if near else None)
+            hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
+            raise OptionError(f"there is no option {name!r}; {hint}")
     return own
 
 

@@ -29,11 +29,41 @@ from spark_export.source.schema import requested_schema, with_kafka_names
 
 
 class PlannedReader:
-    """The part that the readers share. The driver plans ranges, and each task reads one of them."""
+    """The part that the readers share. The driver plans ranges, and each task reads one of them.
+
+    schema: the requested columns; None for all.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        self._projection = Projection(options, schema or full_schema(options))
-        self._options = self._projection.options
+        """Raises OptionError if the options do not provide the requested columns with their types and nullability."""
+        schema = schema or full_schema(options)
+        whole = requested_schema(replace(options, include_headers=True, include_data=True))
+        own = pa.schema(_own_columns(options))
+        offered = {field.name: field for field in from_arrow_schema(pa.schema([*whole, *own]))}
+        for field in schema.fields:
+            known = offered.get(field.name)
+            if known is None and (options.decode is None or len(own)):
+                raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
+            if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
+                raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
+            if (not field.nullable and (known is None or known.nullable)) or (known is None and _has_required(field)):
+                raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
+        names = schema.fieldNames()
+        self._schema = spark_versions.arrow_schema_of(schema)
+        asked = [field for field in self._schema if field.name not in whole.names]
+        if len(own):
+            # Spark 4.0 does not tell Arrow which parts of a list cannot be null. The types are compared above.
+            asked = [own.field(field.name) for field in asked]
+        made = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
+        value = "value" if options.kafka_columns else "data"
+        self._decoder = made
+        # Data and headers that no column needs are not read.
+        self._options = replace(
+            options,
+            include_data=value in names or made is not None or options.verify_checksums,
+            include_headers="headers" in names or (made is not None and made.needs_headers),
+            marks=options.kafka_columns and "value" in names,
+        )
         self._catalog = find_catalog(self._options)
 
     def _start(self, default: int) -> tuple[dict[plan.Place, plan.QueryPosition], dict[plan.Place, plan.StreamEnds]]:
@@ -50,8 +80,19 @@ class PlannedReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one task. If no range was planned, Spark passes the value None (4.0: no partition)."""
         if partition is not None and partition.value is not None:
-            for batch in RangeReader(partition.value, self._options).batches():
-                yield self._projection.apply(batch)
+            yield from map(self._projected, RangeReader(partition.value, self._options).batches())
+
+    def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Converts a batch with the schema `schema.arrow_schema(self._options)` to the requested schema."""
+        if batch.schema.equals(self._schema):
+            return batch
+        read = {name: batch.column(name) for name in batch.schema.names}
+        columns = with_kafka_names(read, batch.num_rows) if self._options.kafka_columns else read
+        if self._decoder is not None:
+            made = self._decoder.arrays(read["key"], read["data"], read.get("headers"))
+            columns = columns | {field.name: array for field, array in zip(self._decoder.fields, made, strict=True)}
+        arrays = [columns[field.name].cast(field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _tasks(self, start: plan.Positions, end: plan.Positions, ends: plan.Ends) -> list[InputPartition]:
         ranges, losses = plan.ranges_between(start, end, ends)
@@ -180,48 +221,3 @@ def _has_required(field: StructField) -> bool:
     """Returns whether a type forbids null inside. Such a type is refused, because a message can lack any value."""
     kind = field.dataType.json()
     return any(f'"{name}":false' in kind for name in ("nullable", "containsNull", "valueContainsNull"))
-
-
-class Projection:
-    """A conversion of record batches to the requested schema; `options` leave out unrequested data and headers."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError if the options do not provide the requested columns with their types and nullability."""
-        whole = requested_schema(replace(options, include_headers=True, include_data=True))
-        own = pa.schema(_own_columns(options))
-        offered = {field.name: field for field in from_arrow_schema(pa.schema([*whole, *own]))}
-        for field in schema.fields:
-            known = offered.get(field.name)
-            if known is None and (options.decode is None or len(own)):
-                raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
-            if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
-                raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
-            if (not field.nullable and (known is None or known.nullable)) or (known is None and _has_required(field)):
-                raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
-        names = schema.fieldNames()
-        self._schema = spark_versions.arrow_schema_of(schema)
-        asked = [field for field in self._schema if field.name not in whole.names]
-        if len(own):
-            # Spark 4.0 does not tell Arrow which parts of a list cannot be null. The types are compared above.
-            asked = [own.field(field.name) for field in asked]
-        self._decoder = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
-        self.options = replace(
-            options,
-            include_data=("value" if options.kafka_columns else "data") in names
-            or self._decoder is not None
-            or options.verify_checksums,
-            include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
-            marks=options.kafka_columns and "value" in names,
-        )
-
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Converts a batch with the schema `schema.arrow_schema(self.options)` to the requested schema."""
-        if batch.schema.equals(self._schema):
-            return batch
-        read = {name: batch.column(name) for name in batch.schema.names}
-        columns = with_kafka_names(read, batch.num_rows) if self.options.kafka_columns else read
-        if self._decoder is not None:
-            made = self._decoder.arrays(read["key"], read["data"], read.get("headers"))
-            columns = columns | {field.name: array for field, array in zip(self._decoder.fields, made, strict=True)}
-        arrays = [columns[field.name].cast(field.type) for field in self._schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

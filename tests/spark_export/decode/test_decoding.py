@@ -44,7 +44,7 @@ from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import read_options
-from spark_export.source.readers import Projection, full_schema
+from spark_export.source.readers import BatchReader, full_schema
 from spark_export.source.schema import batch_of_messages
 from spark_export.tables.columns import HEADERS
 from tests.spark_export.decode.json_messages import schema
@@ -233,8 +233,8 @@ def test_cardinal_messages_become_rows() -> None:
     ] + [RichMessage(4, 1, None, [], b"x")]
     options = read_options({"subscribe": "s", "decode": "cardinal", "columns": "stream"})
     schema = full_schema(options)
-    projection = Projection(options, schema)
-    rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
+    reader = BatchReader(options, schema)
+    rows = reader._projected(batch_of_messages(messages, "s", 0, reader._options)).to_pylist()
     assert [row["kind"] for row in rows] == ["batch", "value", "item", "reorg", None]
     assert (rows[0]["block_number"], rows[0]["weight"], rows[0]["counts"]) == (7, str(2**200), [("c", 2)])
     assert (rows[0]["parent_hash"], rows[0]["deletes"], rows[0]["sub_batches"]) == (two, ["b"], [("d", three)])
@@ -265,8 +265,8 @@ def test_blocks_become_rows_with_their_items() -> None:
         message(4, whole, data[:-1]),
     ]
     options = read_options({"subscribe": "s", "decode": "block", "columns": "stream"})
-    projection = Projection(options, full_schema(options))
-    rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
+    reader = BatchReader(options, full_schema(options))
+    rows = reader._projected(batch_of_messages(messages, "s", 0, reader._options)).to_pylist()
     assert [(row["block_number"], row["part"], row["parts"], row["item_count"]) for row in rows] == [
         *[(0, 0, 1, 5), (1, 0, 2, 5), (1, 1, 2, 5)],
         *[(None, None, None, None), (0, 0, 1, 5)],
@@ -293,18 +293,18 @@ def test_columns_that_cannot_be_had_are_refused() -> None:
     """Goal: a wrong name or type in a schema fails before anything is read."""
     options = read_options({"subscribe": "s", "columns": "stream"})
     with pytest.raises(OptionError, match="there is no column 'offset'; there are key"):
-        Projection(options, StructType([StructField("offset", LongType())]))
+        BatchReader(options, StructType([StructField("offset", LongType())]))
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
-        Projection(options, StructType([StructField("partition", LongType())]))
+        BatchReader(options, StructType([StructField("partition", LongType())]))
     with pytest.raises(OptionError, match="decode='xml': it is json, cbor, avro, protobuf, cardinal, block"):
         decoder("xml", "a INT")
     with pytest.raises(OptionError, match="the column 'x' can be null in some message; leave out NOT NULL"):
-        Projection(
+        BatchReader(
             read_options({"subscribe": "s", "decode": "json"}), StructType([StructField("x", LongType(), False)])
         )
-    chosen = Projection(options, StructType([StructField("partition", IntegerType())]))
-    assert (chosen.options.include_data, chosen.options.include_headers) == (False, False)
-    decoded = Projection(
+    chosen = BatchReader(options, StructType([StructField("partition", IntegerType())]))
+    assert (chosen._options.include_data, chosen._options.include_headers) == (False, False)
+    decoded = BatchReader(
         read_options({"subscribe": "s", "decode": "json"}), StructType([StructField("x", StringType())])
     )
-    assert decoded.options.include_data
+    assert decoded._options.include_data
