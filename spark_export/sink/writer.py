@@ -36,13 +36,12 @@ BATCH_ID = "streaming.sql.batchId"
 class SinkWritten(WriterCommitMessage):
     """The result of one task.
 
-    query: the name of the query or write, as in `Attempt`; None if rows are written at least once.
+    attempt: None if rows are written at least once.
     seen: the numbers of the tasks that stored messages of the batch before this execution.
     """
 
     counts: dict[Place, int]
-    task: int = 0
-    query: str | None = None
+    attempt: Attempt | None = None
     seen: set[int] = field(default_factory=set)
 
 
@@ -68,9 +67,7 @@ class SinkWriter:
                     if taken is not None:
                         pushes.push(taken)
             pushes.flush()
-            if attempt is None:
-                return SinkWritten(pushes.counts)
-            return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
+            return SinkWritten(pushes.counts, attempt, pushes.seen)
 
     def _attempt(self) -> Attempt | None:
         """Returns the present execution of a task; None without exactly-once."""
@@ -123,17 +120,18 @@ def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -
 
     Does nothing if rows are stored at least once. Raises RowsDiffer.
     """
-    written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
-    if not written or (query := written[0].query) is None:
+    written = [each for each in messages if isinstance(each, SinkWritten)]
+    attempts = [each.attempt for each in written if each.attempt is not None]
+    if not attempts:
         return
-    gone = sorted(set().union(*(each.seen for each in written)) - {each.task for each in written})
+    gone = sorted(set().union(*(each.seen for each in written)) - {each.task for each in attempts})
     if gone:
         raise RowsDiffer(
             f"batch {batch} had a task {gone[0]} when it was first tried, and has fewer tasks now: its rows may be in "
             "the streams twice; repeat a batch with the settings and the number of cores with which it began"
         )
     places = set[Place]().union(*(each.counts for each in written))
-    asked(options, lambda client: commit_batch(client, query, batch, places))
+    asked(options, lambda client: commit_batch(client, attempts[0].query, batch, places))
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:

@@ -107,14 +107,15 @@ def test_the_sink_stores_each_row_once_and_commits(restarted: NodeProcess) -> No
     options = WriteOptions(endpoint=restarted.address, stream="w", window=100)
     with blocking.connect(restarted.address) as client:
         client.create("w")
-    with Pushes(options, Attempt("spark-sink-r", 0, 0), {("w", 0): StreamEnds("w", 0, 0, 0, 0, 0)}) as pushes:
+    attempt = Attempt("spark-sink-r", 0, 0)
+    with Pushes(options, attempt, {("w", 0): StreamEnds("w", 0, 0, 0, 0, 0)}) as pushes:
         for number in range(600):
             pushes.push(RowToPush("w", 0, None, b"%d" % number, []))
             if number % 200 == 100:
                 restarted.kill()
                 restarted.start()
         pushes.flush()
-        written = SinkWritten(pushes.counts, 0, "spark-sink-r", pushes.seen)
+        written = SinkWritten(pushes.counts, attempt, pushes.seen)
     assert stored(restarted, "w") == [[b"%d" % number for number in range(600)]]
     with Away(restarted):
         commit_written([written], options, 0)

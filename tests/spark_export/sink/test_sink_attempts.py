@@ -74,7 +74,7 @@ class Sink:
                     assert taken is not None
                     pushes.push(taken)
                 pushes.drain() if stop is not None else pushes.flush()
-            return SinkWritten(pushes.counts, task, self.query, pushes.seen)
+            return SinkWritten(pushes.counts, attempt, pushes.seen)
 
 
 def feed(pushes: Pushes, sink: Sink, rows: Sequence[bytes]) -> None:
