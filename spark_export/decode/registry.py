@@ -62,12 +62,12 @@ class Registry:
     def schemas(self, number: int) -> list[tuple[str, str]]:
         """Returns pairs of a name and a text: all schemas to which a schema refers, then the schema with this number.
         A schema's name is that in the reference; empty for the last one. Raises Malformed, RegistryFailed."""
-        ordered: dict[str, tuple[str, str]] = {}
-        entered = set[str]()
+        # A schema is None until the schemas to which it refers are found. Then it moves behind them.
+        ordered: dict[str, tuple[str, str] | None] = {}
 
         def enter(path: str, name: str, what: str) -> None:
-            entered.add(path)
-            if len(entered) > SCHEMAS_MAX:
+            ordered[path] = None
+            if len(ordered) > SCHEMAS_MAX:
                 raise Malformed(f"schema {number} of the registry refers to more than {SCHEMAS_MAX} others")
             found = self._schema(path, what)
             for each in found.get("references") or []:
@@ -76,17 +76,18 @@ class Registry:
                 except (KeyError, TypeError, ValueError) as error:
                     raise RegistryFailed(f"{self._options.url}: {each!r} is no reference to a schema") from error
                 other = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-                if other in entered and other not in ordered:
-                    raise Malformed(f"schema {number} of the registry refers to itself")
                 if other not in ordered:
                     enter(other, str(each.get("name", "")), f"version {version} of {subject}")
+                elif ordered[other] is None:
+                    raise Malformed(f"schema {number} of the registry refers to itself")
+            del ordered[path]
             ordered[path] = (name, found["schema"])
 
         try:
             enter(f"/schemas/ids/{number}", "", f"schema {number}")
         except RecursionError as error:
             raise Malformed(f"the references of schema {number} of the registry are nested too deeply") from error
-        return list(ordered.values())
+        return [each for each in ordered.values() if each is not None]
 
     def _schema(self, path: str, what: str) -> dict[str, Any]:
         path += self._query
