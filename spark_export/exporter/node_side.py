@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from spark_export.errors import OptionError, SourceError, SourceUnreachable
 from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_partitions
-from spark_export.source.option_values import compile_pattern
-from spark_export.source.options import read_options
+from spark_export.source.options import compile_pattern, read_options
 from spark_export.source.plan import ReadRange, StreamEnds
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.filesystem import remove_files

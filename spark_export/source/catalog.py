@@ -16,9 +16,8 @@ from urllib.parse import quote
 from bare.model import UINT_MAX
 from spark_export.errors import OptionError, SourceError, StreamMissing
 from spark_export.source.node import asked, list_partitions
-from spark_export.source.option_values import Offsets, compile_pattern
-from spark_export.source.options import ReadOptions
-from spark_export.source.plan import Ends, Place, StreamEnds, by_place, for_each, resolve
+from spark_export.source.options import ReadOptions, compile_pattern
+from spark_export.source.plan import Ends, Offsets, Place, StreamEnds, by_place, for_each, resolve
 from stream_client import FromTime
 
 FILE_NAME = "streams.sqlite"

@@ -1,12 +1,15 @@
 """Checks the names and values of the options for reading and writing, and suggests a name for an unknown option.
 
-This module needs neither a node nor Spark, so a wrong option fails in the call that contains the option.
+This module needs neither a node nor Spark, so a wrong option fails in the call that contains the option. The functions
+that parse a value raise ValueError for a wrong one, to which the name of the option is added.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -14,9 +17,9 @@ from typing import Any, TypeVar
 
 from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
-from spark_export.source import option_values
 from spark_export.source.kafka_options import OTHER_NAMES, without_kafkas_names
 from spark_export.source.node import REQUEST_TIMEOUT_MS, TLS_OPTIONS, TOKEN_OPTION, Way, tls_of, token_of
+from spark_export.source.plan import BESIDE_PARTITIONS, DELETED, EARLIEST, LATEST, Offsets
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -25,6 +28,10 @@ SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
+UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""The length in milliseconds of each unit of a duration. The unit names are those of Spark's Kafka source."""
+UNIT_WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+"""The words for units in Spark's triggers (`5 minutes`), which Spark's Kafka source does not accept."""
 
 
 def _option(name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
@@ -60,6 +67,96 @@ def _names(value: str) -> tuple[str, ...]:
 _FLAG = _choice(true=True, false=False)
 
 
+def parse_offsets(value: str) -> int | Offsets:
+    """Parses offsets. Returns EARLIEST, LATEST, or the indexes of JSON such as `{"orders":{"0":23,"1":-1}}`."""
+    if value.lower() in ("earliest", "latest"):
+        return EARLIEST if value.lower() == "earliest" else LATEST
+    return _by_partition(value, 'write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}', EARLIEST)
+
+
+def has_mark(offsets: int | Offsets | None, mark: int) -> bool:
+    """Returns whether offsets are EARLIEST or LATEST, as `mark` says, for at least one partition."""
+    return any(mark in each.values() for each in offsets.values()) if isinstance(offsets, dict) else offsets == mark
+
+
+def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
+    """Parses the partitions of each stream, such as `{"orders":[0,1]}`."""
+    found = load_object(value)
+    if not isinstance(found, dict) or not found:
+        raise ValueError('write it as JSON, such as {"orders":[0,1]}')
+    return {str(stream): tuple(sorted({parse_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}
+
+
+def parse_times(value: str) -> Offsets:
+    """Parses JSON such as `{"orders":{"0":1700000000000}}`, in milliseconds. Returns microseconds since 1970."""
+    found = _by_partition(value, 'write milliseconds since 1970 as JSON, such as {"orders":{"0":1700000000000}}', 0)
+    return {stream: {number: 1000 * time_ms for number, time_ms in each.items()} for stream, each in found.items()}
+
+
+def parse_duration_ms(value: str) -> int:
+    """Parses a duration such as `15m`, `90s`, `5 minutes` or a number of milliseconds. Returns milliseconds."""
+    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.lower())
+    name = found[2] or "ms" if found else ""
+    unit = UNIT_MS.get(UNIT_WORDS.get(name.removesuffix("s"), name))
+    if found is None or unit is None:
+        raise ValueError(f"write a number and one of {', '.join(UNIT_MS)}, such as 15m")
+    return int(int(found[1]) * unit)
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a regular expression without Python's warnings, which an export would print. Raises re.error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile(pattern)
+
+
+def parse_whole(value: object, least: int) -> int:
+    """Returns a whole number of at least `least`, given as a number or a text, as in JSON's keys. Raises ValueError."""
+    is_text = isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value) is not None
+    if isinstance(value, bool) or not (isinstance(value, int) or is_text):
+        raise ValueError(f"{value!r} is not a whole number")
+    number = int(str(value))
+    if number < least:
+        raise ValueError(f"{number} is below {least}")
+    return number
+
+
+def _by_partition(value: str, form: str, least: int) -> Offsets:
+    """Parses JSON of the form stream -> partition -> number of at least `least`."""
+    try:
+        found = load_object(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(form) from error
+    if not isinstance(found, dict) or not found or not all(isinstance(each, dict) for each in found.values()):
+        raise ValueError(form)
+    made: Offsets = {}
+    for stream in sorted(found):
+        # The offsets of a progress still have the index of a partition that was deleted.
+        numbers, gone = dict[int, int](), found[stream].get(DELETED) or ()
+        made[stream] = numbers
+        for partition, number in found[stream].items():
+            if partition in BESIDE_PARTITIONS or (at := parse_whole(partition, 0)) in gone:
+                continue
+            if at in numbers:
+                raise ValueError(f"partition {at} of {stream!r} is named twice; name it once")
+            numbers[at] = parse_whole(number, least)
+    return made
+
+
+def load_object(text: str) -> Any:
+    """Parses JSON. Raises json.JSONDecodeError, and ValueError if an object has the same name twice."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict[str, Any]()
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"{name!r} is named twice; name it once")
+            found[name] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=checked)
+
+
 @dataclass(frozen=True)
 class ReadOptions(Way):
     """The checked options of a read. docs/spark.md explains each option.
@@ -72,20 +169,18 @@ class ReadOptions(Way):
 
     path: str | None = _option("path")
     subscribe: tuple[str, ...] = _option("subscribe", _names, ())
-    pattern: str | None = _option("subscribePattern", lambda text: option_values.compile_pattern(text).pattern)
-    assign: dict[str, tuple[int, ...]] | None = _option("assign", option_values.parse_assign)
-    starting: int | option_values.Offsets | None = _option("startingOffsets", option_values.parse_offsets)
-    ending: int | option_values.Offsets = _option("endingOffsets", option_values.parse_offsets, option_values.LATEST)
-    starting_time_us: int | option_values.Offsets | None = None
-    ending_time_us: int | option_values.Offsets | None = None
+    pattern: str | None = _option("subscribePattern", lambda text: compile_pattern(text).pattern)
+    assign: dict[str, tuple[int, ...]] | None = _option("assign", parse_assign)
+    starting: int | Offsets | None = _option("startingOffsets", parse_offsets)
+    ending: int | Offsets = _option("endingOffsets", parse_offsets, LATEST)
+    starting_time_us: int | Offsets | None = None
+    ending_time_us: int | Offsets | None = None
     late_start_is_error: bool = _option(
         "startingOffsetsByTimestampStrategy", _choice(error=True, latest=False), default=True
     )
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", _at_least(1))
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", _at_least(1))
-    max_trigger_delay_s: float = _option(
-        "maxTriggerDelay", lambda text: option_values.parse_duration_ms(text) / 1000, 15 * 60.0
-    )
+    max_trigger_delay_s: float = _option("maxTriggerDelay", lambda text: parse_duration_ms(text) / 1000, 15 * 60.0)
     kafka_columns: bool = _option("columns", _choice(kafka=True, stream=False), default=True)
     min_partitions: int | None = _option("minPartitions", _at_least(1))
     max_records_per_partition: int = _option("maxRecordsPerPartition", _at_least(1), RECORDS_PER_PARTITION)
@@ -171,7 +266,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
-    if option_values.has_mark(options.ending, option_values.EARLIEST):
+    if has_mark(options.ending, EARLIEST):
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
@@ -229,11 +324,11 @@ def _values(taken: Mapping[str, str], kind: type[Way]) -> dict[str, Any]:
     return found
 
 
-def _time_us(taken: Mapping[str, str], for_all: str, for_each: str) -> int | option_values.Offsets | None:
+def _time_us(taken: Mapping[str, str], for_all: str, for_each: str) -> int | Offsets | None:
     """Returns the option `for_all`, else `for_each`, else None. The times are converted to microseconds."""
     if for_all in taken:
         return _parsed(taken, for_all, _at_least(0), 0) * 1000
-    return _parsed(taken, for_each, option_values.parse_times, None)
+    return _parsed(taken, for_each, parse_times, None)
 
 
 def _parsed(taken: Mapping[str, str], name: str, parse: Callable[[str], P], default: D) -> P | D:

@@ -11,11 +11,14 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from spark_export.errors import OptionError
-from spark_export.source.option_values import BESIDE_PARTITIONS, EARLIEST, LATEST, Offsets
 
+EARLIEST, LATEST = -2, -1
+"""The numbers that mean the earliest index and the latest index in JSON with offsets, as in Spark's Kafka source."""
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""A mapping with one number for each partition: stream name -> partition -> index or time."""
 Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
-CREATED, DELETED = BESIDE_PARTITIONS
+CREATED, DELETED = BESIDE_PARTITIONS = "created_us", "deleted"
 """The keys in the JSON of offsets for the creation times, and for the numbers of the deleted partitions."""
 GONE = "the stream or the partition no longer exists"
 MADE_AGAIN = "the stream was deleted and made again"

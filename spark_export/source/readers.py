@@ -22,8 +22,8 @@ from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
 from spark_export.source import plan, spark_versions
 from spark_export.source.catalog import ending_indexes, find_catalog, is_chosen, selected, starting_indexes
-from spark_export.source.option_values import EARLIEST, LATEST, has_mark
-from spark_export.source.options import ReadOptions
+from spark_export.source.options import ReadOptions, has_mark
+from spark_export.source.plan import EARLIEST, LATEST
 from spark_export.source.range_reader import RangeReader, report_losses
 from spark_export.source.schema import requested_schema, with_kafka_names
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.catalog import find_catalog, selected, starting_indexes
-from spark_export.source.option_values import EARLIEST
 from spark_export.source.options import read_options
-from spark_export.source.plan import ReadRange
+from spark_export.source.plan import EARLIEST, ReadRange
 from spark_export.source.range_reader import RangeReader
 from stream_client import Header, blocking
 from stream_node.node.process import NodeProcess

@@ -13,8 +13,7 @@ import bare
 from block_node.persist.mark import MARK_HEADER, BlockMark
 from spark_export.decode.decoding import decoder
 from spark_export.sink.write_rows import read_row
-from spark_export.source.option_values import parse_offsets
-from spark_export.source.options import write_options
+from spark_export.source.options import parse_offsets, write_options
 from spark_export.source.schema import NULL_HEADER
 from spark_export.tables.columns import HEADERS
 

@@ -233,7 +233,7 @@ class ExportOptions(NamedTuple):
 
         from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
-        from spark_export.source.option_values import compile_pattern
+        from spark_export.source.options import compile_pattern
         from spark_export.tables.log import FORMATS
 
         if self.table_format not in (None, *FORMATS):

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from spark_export.errors import OptionError
-from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
+from spark_export.source.plan import EARLIEST, LATEST
 
 READ = {"subscribe": "orders"}
 

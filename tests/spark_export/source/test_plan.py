@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_export.errors import OptionError
-from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.plan import (
     CREATED,
+    EARLIEST,
+    LATEST,
     Place,
     QueryPosition,
     ReadRange,
