@@ -13,7 +13,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -122,7 +121,7 @@ class Registry:
                 except urllib.error.HTTPError as error:
                     answer = error
                 with answer:
-                    code, reason, found = answer.status, answer.reason, _json_object(answer.read)
+                    code, reason, found = answer.status, answer.reason, _json_object(answer.read(ANSWER_BYTES_MAX + 1))
             except (OSError, http.client.HTTPException) as error:
                 problem, cause = str(error) or type(error).__name__, error
             else:
@@ -140,8 +139,7 @@ class Registry:
             threading.Event().wait(RETRY_DELAY_S)
 
 
-def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
-    body = read(ANSWER_BYTES_MAX + 1)
+def _json_object(body: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(body) if len(body) <= ANSWER_BYTES_MAX else None
     except (ValueError, RecursionError):
