@@ -83,8 +83,7 @@ class StreamNodeSource(Shipped):
         if not self._is_table:
             return full_schema(read_options(self._own))
         # A table may have options for reading and options for INSERT INTO.
-        only_for_writes = {*WRITE_OPTIONS}.difference(READ_OPTIONS)
-        options = {name: value for name, value in self._own.items() if name not in only_for_writes}
+        options = {name: value for name, value in self._own.items() if name in READ_OPTIONS}
         return remember(full_schema(read_options(options)), self._own)
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
@@ -96,8 +95,7 @@ class StreamNodeSource(Shipped):
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         from spark_export.sink.writer import StreamWriter
 
-        inserts = is_insert(schema)
-        schema, options = recall_for_write(schema, self._own)
+        schema, options, inserts = recall_for_write(schema, self._own)
         return StreamWriter(schema, replace(write_options(options), inserts=inserts), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
@@ -152,14 +150,17 @@ def recall(
     return StructType(fields), {name: value for name, value in kept.items() if name in names} | dict(options)
 
 
-def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, dict[str, str]]:
-    """Returns the schema without metadata, and the options for a write. Raises OptionError for a table without a node.
+def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, dict[str, str], bool]:
+    """Returns the schema without metadata, the options for a write, and whether the rows come from an INSERT INTO.
+    Raises OptionError for a table without a node.
 
     The rows of an INSERT INTO go to the stream of the table's option `stream`, or to the one stream that it reads.
     """
     plain, found = recall(schema, options, WRITE_OPTIONS)
-    if not is_insert(schema):
-        return plain, found
+    # Another write can have columns of a table, but not the index that the node gives.
+    is_of_table = any(METADATA in (field.metadata or {}) for field in schema.fields)
+    if not is_of_table or {"index", "offset"}.isdisjoint(schema.fieldNames()):
+        return plain, found, False
     table = recall(schema, {}, ("path", "subscribe"))[1]
     if "path" in table and "endpoint" not in found:
         raise OptionError(
@@ -168,13 +169,7 @@ def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[St
     subscribed = table.get("subscribe", "")
     if subscribed and "," not in subscribed:
         found.setdefault("stream", subscribed.strip())
-    return plain, found
-
-
-def is_insert(schema: StructType) -> bool:
-    """Returns whether rows with this schema come from an INSERT INTO a table, not from another write."""
-    is_of_table = any(METADATA in (field.metadata or {}) for field in schema.fields)
-    return is_of_table and not {"index", "offset"}.isdisjoint(schema.fieldNames())
+    return plain, found, True
 
 
 def read_range(
