@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,20 +113,20 @@ def assembled_blocks(messages: Any) -> Any:
     return blocks.select(*BLOCK, "timestamp", put_together).select(*BLOCK, "timestamp", "block.*")
 
 
-def chain_marks(blocks: Any, starts: Mapping[str, bytes] | None = None) -> Any:
+def chain_marks(blocks: Any) -> Any:
     """Returns the state of each complete block on its chain, with the columns MARKS; see `CanonState`.
 
     One Spark task processes all blocks of a chain, with about 0.5 KiB of memory for each.
     """
 
-    def find(chain: str, links: Any) -> list[tuple[bytes, str, int | None]]:
-        marks = mark_chain(map(block_link, links), (starts or {}).get(chain))
+    def find(links: Any) -> list[tuple[bytes, str, int | None]]:
+        marks = mark_chain(map(block_link, links))
         return [(hash_, mark.state, mark.fork_number) for hash_, mark in marks.items()]
 
     find_marks = f.udf(find, f"array<struct<{MARK}>>", useArrow=False)
     link = f.struct("hash", "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
     links = blocks.where("missing IS NULL").groupBy("chain").agg(f.collect_list(link).alias("links"))
-    return links.select("chain", f.explode(find_marks("chain", "links")).alias("mark")).select("chain", "mark.*")
+    return links.select("chain", f.explode(find_marks("links")).alias("mark")).select("chain", "mark.*")
 
 
 def silver_batches(blocks: Any, marks: Any) -> Any:
