@@ -186,7 +186,6 @@ class SequenceMachine:
     def _settle(self, push: KeyedPush) -> None:
         self._forgive(push)
         self._doubts -= push.in_doubt
-        push.in_doubt = False
         if push is self._opening:
             self._opening = None
 
