@@ -60,10 +60,10 @@ class BlockPublisher:
 
     sessions: the number of sessions that nodes have opened so far.
     compared: the number of blocks that a node already had and that proved to be the same.
-
-    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
-    planned.
     """
+
+    # Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
+    # planned.
 
     def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
         self.sessions = 0

@@ -8,12 +8,13 @@ defaults and the result of the async method.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import wraps
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_origin
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_origin, overload
 
 from stream_client.connecting import SHELL
 from stream_client.shell.blocking_shell import BlockingShell
@@ -24,42 +25,71 @@ F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A")
 B = TypeVar("B")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Method(Generic[P, R]):
     """The type of the methods that this module makes: functions of a twin, with the parameters of the async method."""
 
-    def __get__(self, twin: object, owner: type | None = None) -> Callable[P, R]:
+    @overload
+    def __get__(self, twin: None, owner: type[T]) -> Callable[Concatenate[T, P], R]: ...
+    @overload
+    def __get__(self, twin: object, owner: type | None = None) -> Callable[P, R]: ...
+    def __get__(self, twin: object, owner: type | None = None) -> Any:
         raise NotImplementedError  # They are functions, which Python binds to the twin.
 
 
 class Twin(Generic[A]):
-    """The base class of blocking objects. The attributes that a subclass declares are those of the async object."""
+    """The base class of blocking objects. The attributes that a subclass declares are those of the async object. Two
+    blocking objects of one async object are equal."""
 
     _twin: A
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        arguments = [each for base in cls.__dict__.get("__orig_bases__", ()) for each in get_args(base)]
-        # A subclass that a program makes has attributes of its own.
-        if not arguments:
-            return
-        of = get_origin(arguments[0]) or arguments[0]
+    def __init_subclass__(cls, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            # The subclasses that a program makes have attributes of their own.
+            if getattr(get_origin(base), "__module__", "") == __name__:
+                cls._mirror(get_args(base)[0])
+
+    @classmethod
+    def _mirror(cls, mirrored: Any) -> None:
+        """Gives this class the docstring and the attributes of an async class."""
+        of = get_origin(mirrored) or mirrored
         cls.__doc__ = cls.__doc__ or of.__doc__
         for name in cls.__annotations__:
             known = getattr(of, name, None)
-            doc = known.__doc__ if isinstance(known, property) else None
-            setattr(cls, name, property(attrgetter(f"_twin.{name}"), doc=doc or ""))
+            get = attrgetter(f"_twin.{name}")
+            computed = isinstance(known, property)
+            setattr(cls, name, property(get, doc=known.__doc__) if computed else property(get, _setter(name), doc=""))
 
     @classmethod
     def _of(cls, twin: A) -> Self:
-        """Returns the blocking object of an async object."""
+        """Returns a blocking object of an async object."""
         made = cls.__new__(cls)
         made._twin = twin
         return made
 
+    @classmethod
+    def _one_of(cls, twin: A) -> Self:
+        """Returns the blocking object of an async object, the same one each time."""
+        made: Self | None = vars(twin).get("_blocking")
+        if made is None:
+            made = vars(twin)["_blocking"] = cls._of(twin)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self._twin is other._twin if isinstance(other, Twin) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._twin)
+
     def __repr__(self) -> str:
         return repr(self._twin)
+
+
+def _setter(name: str) -> Callable[[Any, Any], None]:
+    return lambda self, value: setattr(self._twin, name, value)
 
 
 class TwinContext(Twin[A]):
@@ -130,7 +160,7 @@ def opening(
     value."""
 
     @contextmanager
-    @wraps(open_async)
+    @_wraps_async(open_async)
     def opened(*arguments: P.args, **named: P.kwargs) -> Iterator[B]:
         manager = open_async(*arguments, **named)
         with _without_loop():
@@ -149,7 +179,7 @@ def opening(
 def iterating(generate: Callable[P, AsyncIterator[R]]) -> Callable[P, Iterator[R]]:
     """Returns the blocking form of a function that is an async generator."""
 
-    @wraps(generate)
+    @_wraps_async(generate)
     def generated(*arguments: P.args, **named: P.kwargs) -> Iterator[R]:
         items = cast("Any", generate(*arguments, **named))
         try:
@@ -163,6 +193,20 @@ def iterating(generate: Callable[P, AsyncIterator[R]]) -> Callable[P, Iterator[R
             run_now(items.aclose())
 
     return generated
+
+
+def _wraps_async(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Does what `like` does for an async generator function: `help()` shows an Iterator instead of an AsyncIterator."""
+
+    def wrap(wrapper: F) -> F:
+        made = like(function)(wrapper)
+        result = function.__annotations__["return"].removeprefix("Async")
+        made.__annotations__ = function.__annotations__ | {"return": result}
+        # `inspect.signature` would else read the annotations of the wrapped function.
+        made.__signature__ = inspect.signature(function).replace(return_annotation=result)  # type: ignore[attr-defined]
+        return made
+
+    return wrap
 
 
 @contextmanager

@@ -155,6 +155,10 @@ class Consumer(TwinContext[consumers.Consumer]):
     save = blocking(consumers.Consumer.save)
     messages = shown(Messages[RichMessage]._of, same(consumers.Consumer.messages))
 
+    @like(consumers.Consumer.__init__)
+    def __init__(self, stream: Stream, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
+        self._twin = consumers.Consumer(stream._twin, _awaited(positions), **options)
+
     def __iter__(self) -> Messages[RichMessage]:
         return self.messages()
 
@@ -166,6 +170,13 @@ class PartitionedConsumer(TwinContext[consumers.PartitionedConsumer]):
     save = blocking(consumers.PartitionedConsumer.save)
     messages = shown(Messages[tuple[int, RichMessage]]._of, same(consumers.PartitionedConsumer.messages))
     watch_partitions = same(consumers.PartitionedConsumer.watch_partitions)
+
+    @like(consumers.PartitionedConsumer.__init__)
+    def __init__(
+        self, partitions: Sequence[Stream], positions: Positions | str, **options: Unpack[ConsumerArguments]
+    ) -> None:
+        asyncs = [each._twin for each in partitions]
+        self._twin = consumers.PartitionedConsumer(asyncs, _awaited(positions), **options)
 
     def __iter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()
@@ -179,6 +190,13 @@ class SharedConsumer(TwinContext[sharing.SharedConsumer]):
     messages = shown(SharedMessages._of, same(sharing.SharedConsumer.messages))
     follow_leases = blocking(sharing.SharedConsumer.follow_leases)
     is_held = same(sharing.SharedConsumer.is_held)
+
+    @like(sharing.SharedConsumer.__init__)
+    def __init__(
+        self, partitions: Sequence[Stream], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
+    ) -> None:
+        asyncs = [each._twin for each in partitions]
+        self._twin = sharing.SharedConsumer(asyncs, _awaited(membership), **options)
 
     def __iter__(self) -> SharedMessages:
         return self.messages()
@@ -210,7 +228,9 @@ class Publisher(TwinContext[publish.Publisher]):
 
     @like(publish.Publisher.push)
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        return _pushed(self._twin, data, key, headers)
+        # Most pushes need not wait. A coroutine for each would take a third as long as the push.
+        push = self._twin._push(data, key, headers)
+        return run_now(self._twin.push(data, key=key, headers=headers)) if push is None else push
 
 
 class PartitionedPublisher(TwinContext[publish.PartitionedPublisher]):
@@ -227,13 +247,9 @@ class PartitionedPublisher(TwinContext[publish.PartitionedPublisher]):
         partition_key: BytesLike | None = None,
     ) -> Push:
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        return _pushed(self._twin._chosen(key, partition_key), data, key, headers)
-
-
-def _pushed(publisher: publish.Publisher, data: BytesLike, key: BytesLike | None, headers: HeadersLike) -> Push:
-    # Most pushes need not wait. A coroutine for each would take a third as long as the push.
-    push = publisher._push(data, key, headers)
-    return run_now(publisher.push(data, key=key, headers=headers)) if push is None else push
+        publisher = self._twin._chosen(key, partition_key)
+        push = publisher._push(data, key, headers)
+        return run_now(publisher.push(data, key=key, headers=headers)) if push is None else push
 
 
 class Stream(Twin[streams.Stream]):
@@ -259,7 +275,7 @@ class Stream(Twin[streams.Stream]):
 
     @property
     def session(self) -> ClientSession:
-        return ClientSession._of(self._twin.session)
+        return ClientSession._one_of(self._twin.session)
 
     @like(streams.Stream.consumer)
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
@@ -269,18 +285,22 @@ class Stream(Twin[streams.Stream]):
 class PartitionedStream(Twin[streams.PartitionedStream]):
     name: str
     count: int
-    partition_for = shown(Stream._of, same(streams.PartitionedStream.partition_for))
-    get_partition = shown(Stream._of, same(streams.PartitionedStream.get_partition))
+    partition_for = shown(Stream._one_of, same(streams.PartitionedStream.partition_for))
+    get_partition = shown(Stream._one_of, same(streams.PartitionedStream.get_partition))
     push = blocking(streams.PartitionedStream.push)
     publisher = shown(PartitionedPublisher._of, same(streams.PartitionedStream.publisher))
     to_arrow = blocking(streams.PartitionedStream.to_arrow)
     info = blocking(streams.PartitionedStream.info)
     delete = blocking(streams.PartitionedStream.delete)
 
+    @like(streams.PartitionedStream.__init__)
+    def __init__(self, partitions: Sequence[Stream], *, is_whole: bool = False) -> None:
+        self._twin = streams.PartitionedStream([each._twin for each in partitions], is_whole=is_whole)
+
     @property
     def partitions(self) -> tuple[Stream, ...]:
         """These partitions, in order of their numbers."""
-        return tuple(map(Stream._of, self._twin.partitions))
+        return tuple(map(Stream._one_of, self._twin.partitions))
 
     @like(streams.PartitionedStream.consumer)
     def consumer(
@@ -324,7 +344,7 @@ class Correspondent(Twin[correspondents.Correspondent]):
 
     @property
     def inbox(self) -> Stream:
-        return Stream._of(self._twin.inbox)
+        return Stream._one_of(self._twin.inbox)
 
     def routed(self, messages: Iterable[RichMessage]) -> RoutedMessages:
         """Returns an iterator over the routed messages of `messages`, a Follower or a Consumer of the inbox."""
@@ -356,9 +376,12 @@ class StreamClient(Twin[clients.StreamClient]):
     converse = shown(Conversation._of, same(clients.StreamClient.converse))
     statistics = same(clients.StreamClient.statistics)
 
+    def __init__(self, session: ClientSession) -> None:
+        self._twin = clients.StreamClient(session._twin)
+
     @property
     def session(self) -> ClientSession:
-        return ClientSession._of(self._twin.session)
+        return ClientSession._one_of(self._twin.session)
 
 
 connect = opening(connecting.connect, StreamClient._of)

@@ -13,18 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import pytest
 
 from ockam.actors.address import split_host_port
-from stream_client import blocking
+from stream_client import BytesLike, HeadersLike, blocking
 from stream_client.blocking import SavedIndexes
 from stream_node.node.process import NodeProcess
 from tests.client.members import wait_for
 from tests.client.sockets import listener
 
 REPOSITORY = Path(__file__).parents[2]
+T = TypeVar("T")
 
 WITHOUT_LOOPS = """
 import sys
@@ -285,3 +286,45 @@ def test_the_end_of_a_block_passes_on_every_exception(node: NodeProcess) -> None
         with pytest.raises(type(error)) as raised, blocking.connect(node.address):
             raise error
         assert raised.value is error
+
+
+def test_what_is_one_object_of_the_async_client_is_one_object(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client:
+        parts = client.create_partitioned("one object each", 2)
+        stream = parts.partitions[1]
+        assert client.session is client.session is stream.session
+        assert stream is parts.get_partition(1) is parts.partitions[1]
+        again = blocking.Stream(stream.session, stream.handle)
+        assert again != stream
+        assert stream in {stream: again}
+        client.session.answer_timeout_s = 7.0
+        assert stream.session.answer_timeout_s == 7.0
+
+
+def test_a_program_can_make_streams_and_consumers_and_derive_from_them(node: NodeProcess) -> None:
+    class Counted(blocking.Stream, Generic[T]):
+        """A stream that counts its pushes."""
+
+        pushes: int
+
+        def __init__(self, stream: blocking.Stream) -> None:
+            super().__init__(stream.session, stream.handle)
+            self.pushes = 0
+
+        def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
+            self.pushes += 1
+            return super().push(data, key=key, headers=headers)
+
+    with blocking.connect(node.address) as client:
+        stream = Counted[int](blocking.StreamClient(client.session).create("made by hand"))
+        assert stream.push(b"a") == 0
+        assert (stream.pushes, stream.name, Counted.__doc__) == (1, "made by hand", "A stream that counts its pushes.")
+        parts = blocking.PartitionedStream([stream])
+        with (
+            blocking.Consumer(stream, "one", page_messages=5) as one,
+            blocking.PartitionedConsumer(parts.partitions, SavedIndexes(client, "all")) as all_of_them,
+            blocking.SharedConsumer(parts.partitions, "shared") as shared,
+        ):
+            assert [message.data for message in one.messages(stop_at_end=True)] == [b"a"]
+            assert [message.data for _, message in all_of_them.messages(stop_at_end=True)] == [b"a"]
+            assert [message.data for _, message in shared.messages(stop_at_end=True)] == [b"a"]

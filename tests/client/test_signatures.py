@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 import stream_client
+from block_node.client import blocking as block_client
 from stream_client import blocking
 
 DOORS = pytest.mark.parametrize("door", [stream_client, blocking], ids=lambda door: door.__name__)
@@ -83,6 +84,16 @@ def test_help_of_a_client_shows_what_programs_use(door: ModuleType) -> None:
     methods = {line.partition("(")[0] for line in shown if line[:1].isalpha() and "(self" in line}
     assert sorted(methods) == METHODS
     assert "inherited" not in text or door is blocking
+
+
+def test_signatures_of_blocking_functions_name_no_async_types() -> None:
+    functions: list[Any] = [blocking.connect, block_client.connect, block_client.BlockClient.subscribe]
+    functions += [block_client.BlockClient.publisher, block_client.BlockClient.get_parts]
+    results = ["StreamClient", "BlockClient", "WholeBlocks", "BlockPublisher", "BlockPart"]
+    for function, result in zip(functions, results, strict=True):
+        assert inspect.signature(function).return_annotation == f"Iterator[{result}]"
+        assert function.__annotations__["return"] == f"Iterator[{result}]"
+        assert "async" not in (function.__doc__ or "async")
 
 
 def _signatures(door: ModuleType) -> Iterator[tuple[str, Iterable[Any], dict[str, Any]]]:

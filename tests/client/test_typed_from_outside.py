@@ -24,8 +24,8 @@ from stream_client.blocking import SavedIndexes as BlockingIndexes
 from stream_client import LeaseMember
 from ockam.actors.address import local
 from stream_client import (
-    FIRST, ClientError, Consumer, Header, Page, Push, Reconnect, Retention, RichMessage, RoutedMessage, Stream,
-    StreamMessage, blocking, connect,
+    FIRST, LAST, ClientError, Consumer, Header, Page, Push, Reconnect, Retention, RichMessage, RoutedMessage, StartLike,
+    Stream, StreamMessage, blocking, connect,
 )
 
 
@@ -68,10 +68,16 @@ async def main() -> None:
             print(error.fault)
 
 
+class Last(blocking.Stream):
+    def find_index(self, start: StartLike = LAST) -> int:
+        return super().find_index(start)
+
+
 def script() -> None:
     with blocking.connect() as client:
         stream = client.create("orders")
         assert_type(stream.push(b"x"), int)
+        assert_type([info.partition for info in map(blocking.Stream.info, [stream])], list[int])
         for message in stream.follow(stop_at_end=True):
             assert_type(message, RichMessage)
         with stream.publisher() as publisher:
