@@ -81,9 +81,10 @@ def read_query(request: Request, kind: type[Q]) -> Q:
         found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         # Such as "Expected `int`, got `str` - at `$.limit`", or "Object missing required field `index`".
-        reason, _, name = str(error).removesuffix("`").partition(" - at `$.")
-        if not name:
-            raise Problem(400, "invalid-request", f"the parameter {reason.rpartition('`')[2]} is missing") from error
+        # The reason can quote the caller's text, so the place is what follows the last "at".
+        reason, _, name = str(error).removesuffix("`").rpartition(" - at `$.")
+        if not reason:
+            raise Problem(400, "invalid-request", f"the parameter {name.rpartition('`')[2]} is missing") from error
         reason = reason.replace(" | null", "")
         raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {reason}") from error
     # The text "null" is no number, and a parameter that is there is not missing.

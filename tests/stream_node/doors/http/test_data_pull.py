@@ -143,6 +143,15 @@ async def test_wrong_questions_say_what_to_ask(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["type"]) == (400, "urn:stream-node:problem:invalid-request"), (
                 query
             )
+        for query, reason in (
+            ("limit=many", "the parameter limit is wrong: Expected `int`, got `str`"),
+            ("partition=some", "the parameter partition is wrong: Expected `int`, got `str`"),
+            ("partition=null", "the parameter partition is wrong: it must not be null"),
+            ("data=a - at `$.b`", "the parameter data is wrong: Invalid enum value 'a - at `$.b`'"),
+        ):
+            assert (await client.get(f"/v1/streams/numbers?{query}")).json()["detail"] == reason
+        path = "/v1/streams/numbers/consumers/c"
+        assert (await client.put(path)).json()["detail"] == "the parameter index is missing"
         answer = await client.get("/v1/streams/number")
         assert (answer.status_code, "'numbers'" in answer.json()["detail"]) == (404, True)
         answer = await client.get("/v1/streams/parted")
