@@ -63,6 +63,9 @@ def connect_timeout_s(wait_s: float | None) -> float:
     return CONNECT_TIMEOUT_S if wait_s is None else min(CONNECT_TIMEOUT_S, max(CONNECT_TIMEOUT_S_MIN, wait_s))
 
 
+CHANCE = random.SystemRandom().random
+"""The random part of delays. Reconnecting changes nothing in the generator of `random`, which the program may have
+seeded: a client draws at any time, and the blocking one in a thread of its own."""
 GROWTH = 1.2
 """The ratio of a delay to the previous one. A delay is then about a fifth of the time since the first attempt: after an
 outage of three seconds, clients notice the node's return about half a second later."""
@@ -160,7 +163,7 @@ class BaseShell:
         self._address = settings.address
         reconnect = settings.reconnect
         self._layer: TlsLayer | None = None
-        self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
+        self._backoff = None if reconnect is None else Backoff(reconnect, CHANCE)
         if reconnect is not None:
             core.service_route.on_lost = RouteRetry(self, reconnect).lost
         self._auto_wait_s = AUTO_WAIT_S
@@ -273,14 +276,14 @@ class RouteRetry:
         self._core = shell.core
         delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
         self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
-        self._backoff = Backoff(self._reconnect, random.random)
+        self._backoff = Backoff(self._reconnect, CHANCE)
         self._planned = False
 
     def lost(self, first: bool) -> None:
         """Plans the next test of the route. `first`: whether the route has worked until now."""
         now_s = self._shell.now_s()
         if first:
-            self._backoff = Backoff(self._reconnect, random.random)
+            self._backoff = Backoff(self._reconnect, CHANCE)
             self._backoff.lost(now_s)
         elif self._backoff.is_over(now_s) and self._core.service_route.trouble is not None:
             self._core.fail_all(self._core.service_route.trouble)

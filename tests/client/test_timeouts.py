@@ -6,6 +6,7 @@ that hangs fails by its own deadline.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -118,6 +119,24 @@ def test_silence_counts_only_while_an_answer_is_due() -> None:
     assert looks(4, awaits=True) == [False, False, False, True]
     assert looks(1, awaits=False) == [False]
     assert looks(4, awaits=True) == [False, False, False, True]
+
+
+def test_reconnecting_draws_no_number_of_the_program(lone: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a program's seeded numbers stay the same, and Hypothesis sees no other thread draw one. Method: a node that
+    is gone, and a client that tries to reach it again."""
+    drawn = list[str]()
+
+    def draw() -> float:
+        drawn.append("a number")
+        return 0.5
+
+    monkeypatch.setattr(random, "random", draw)
+    with blocking.connect(lone.address, reconnect=Reconnect(give_up_s=0.5)) as client:
+        client.create("s")
+        lone.kill()
+        with pytest.raises(NodeUnreachable):
+            client.create("t")
+    assert drawn == []
 
 
 @contextmanager
