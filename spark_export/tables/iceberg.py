@@ -188,8 +188,9 @@ class IcebergLog(log.TableLog):
             self._append(table, properties, {log.UPKEEP_KEY: "migrate"}, [])
 
     def commits(self, since: int = -1) -> list[Commit | str]:
-        found = reversed((self._table or self._open()).snapshots())
-        # A table of the first version of the format has no sequence numbers.
+        # A catalog may list the snapshots in any order. The first version of the format has no sequence numbers.
+        snapshots = (self._table or self._open()).snapshots()
+        found = sorted(snapshots, key=lambda each: (each.sequence_number or 0, each.timestamp_ms), reverse=True)
         said = [each.summary for each in found if not each.sequence_number or each.sequence_number > since]
         known = [each and log.commit_of(each.additional_properties, each.operation.value) for each in said]
         return [each or "?" for each in known]

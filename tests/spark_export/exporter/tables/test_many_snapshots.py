@@ -17,7 +17,7 @@ from spark_export.tables import iceberg
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.log import open_table
-from spark_export.tables.model import Incarnation, IndexRange, Written
+from spark_export.tables.model import Commit, Incarnation, IndexRange, Written
 
 RUNS, PARTITIONS = 100, 20
 KEEP_S = 5 * 86_400.0
@@ -43,3 +43,17 @@ def test_the_metadata_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(files) < 100, "the manifest lists of expired snapshots are removed"
     state = log.load()
     assert (state.run, {each.end for each in state.positions.values()}) == (RUNS, {RUNS})
+
+
+def test_the_newest_commit_comes_first_in_whatever_order_a_catalog_lists_them(tmp_path: Path) -> None:
+    """Method: the snapshots of the loaded table in another order, as from catalogs that keep them by their ids."""
+    log = iceberg.IcebergLog(parse_place(tmp_path), {})
+    log.create(ROWS)
+    for run in range(3):
+        lost = [IndexRange(Incarnation("s", 0, 0, 5), run + 1, run + 1, lost=1)]
+        log.append(log.files_plan(log.load(), ROWS), Written((), lost))
+    log.load()
+    first, second, third = log._table.metadata.snapshots
+    log._table.metadata.snapshots[:] = [second, first, third]
+    assert [each.run for each in log.commits() if isinstance(each, Commit)] == [3, 2, 1]
+    assert [each.run for each in log.commits(second.sequence_number) if isinstance(each, Commit)] == [3]
