@@ -392,6 +392,9 @@ def _delta_options(place: StoreLocation, options: Mapping[str, str]) -> dict[str
     found = {"timeout": f"{options['timeout_s']}s", "max_retries": options["tries"]}
     found |= {"allow_http": "true"} if options.get("endpoint", "").startswith("http://") else {}
     found |= {"azure_storage_account_name": azure_names(place, options)[0]} if place.scheme == "abfs" else {}
+    if place.scheme == "s3":
+        # Otherwise deltalake takes them from the environment, where the writer of the files does not look for them.
+        found |= {"aws_skip_signature": "false", "aws_virtual_hosted_style_request": "false"}
     return found | renamed(options, OPTION_NAMES[place.scheme])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_export.tables.address import StoreLocation, parse_place
+from spark_export.tables.address import StoreLocation, complete_options, parse_place
 from spark_export.tables.errors import TableRefused
 
 
@@ -89,3 +89,18 @@ def test_the_command_refuses_a_scheme_and_makes_no_folder(tmp_path: Path, verb: 
     (line,) = done.stderr.splitlines()
     assert "nothing serves" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "is_anonymous"), [({}, "false"), ({"anonymous": "yes"}, "true")])
+def test_deltalake_and_the_writer_of_files_reach_a_store_in_one_way(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_anonymous: str
+) -> None:
+    """Goal: an option that is not given has its default for both. deltalake would take it from the environment."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    from spark_export.tables.delta import _delta_options
+
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    place = parse_place("s3://bucket/lake")
+    options = _delta_options(place, complete_options(place, given))
+    assert options is not None
+    assert (options["aws_skip_signature"], options["aws_virtual_hosted_style_request"]) == (is_anonymous, "false")
