@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -100,9 +101,11 @@ def test_workers_that_are_killed_double_nothing(spark: Any, world: World) -> Non
         while not list(world.folder.glob("staging/*/**/*.parquet")):
             if opened.wait(0.05):
                 return
-        killed.update(python_workers())
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+        for pid in python_workers():
+            # A worker may end between the listing and the signal.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
         opened.set()
 
     with door(world.node.address, [20_000_000] * 40, opened) as address:
