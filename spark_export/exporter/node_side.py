@@ -81,7 +81,7 @@ class NodeSide:
     def list_ends(self, selection: Selection) -> list[StreamEnds]:
         """Returns the partitions of the chosen streams. Raises StreamNotFound for a missing one, and ClientErrors."""
         with self._connect() as client:
-            found = [each for each in list_partitions(client) if selection.takes(each.stream)]
+            found = list_partitions(client, takes=selection.takes)
         missing = set(selection.streams) - {end.stream for end in found}
         if missing:
             raise StreamNotFound(f"{self.address} has no stream {sorted(missing)[0]!r}; see `stream-node stream list`")

@@ -104,15 +104,21 @@ def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
             bound.wait(error)
 
 
-def list_partitions(client: blocking.StreamClient, stream: str | None = None) -> list[StreamEnds]:
-    """Returns the partitions of one stream (none if it does not exist) or of all streams, by name and partition."""
+def list_partitions(
+    client: blocking.StreamClient, stream: str | None = None, takes: Callable[[str], bool] = lambda name: True
+) -> list[StreamEnds]:
+    """Returns the partitions of one stream (none if it does not exist) or of all streams, by name and partition.
+
+    takes: whether a name is wanted. The node can have a million streams of which one is wanted.
+    """
     found = []
     for info in client.list_streams(stream or ""):
         if stream not in (None, info.stream_name):
             # A longer name that begins with this name is sorted after this name.
             break
-        sizes = info.first_index, info.next_index, info.size_bytes
-        found.append(StreamEnds(info.stream_name, info.partition, *sizes, info.created_us))
+        if takes(info.stream_name):
+            sizes = info.first_index, info.next_index, info.size_bytes
+            found.append(StreamEnds(info.stream_name, info.partition, *sizes, info.created_us))
     return found
 
 
