@@ -47,21 +47,17 @@ class Twin(Generic[A]):
 
     def __init_subclass__(cls, **others: Any) -> None:
         super().__init_subclass__(**others)
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            # The subclasses that a program makes have attributes of their own.
-            if getattr(get_origin(base), "__module__", "") == __name__:
-                cls._mirror(get_args(base)[0])
-
-    @classmethod
-    def _mirror(cls, mirrored: Any) -> None:
-        """Gives this class the docstring and the attributes of an async class."""
-        of = get_origin(mirrored) or mirrored
+        base = cls.__dict__.get("__orig_bases__", (None,))[0]
+        # A subclass that a program makes has attributes of its own.
+        if getattr(get_origin(base), "__module__", "") != __name__:
+            return
+        of = get_origin(argument := get_args(base)[0]) or argument
         cls.__doc__ = cls.__doc__ or of.__doc__
         for name in cls.__annotations__:
             known = getattr(of, name, None)
-            get = attrgetter(f"_twin.{name}")
-            computed = isinstance(known, property)
-            setattr(cls, name, property(get, doc=known.__doc__) if computed else property(get, _setter(name), doc=""))
+            doc = known.__doc__ if isinstance(known, property) else None
+            get, put = attrgetter(f"_twin.{name}"), lambda self, value, name=name: setattr(self._twin, name, value)
+            setattr(cls, name, property(get, put, doc=doc or ""))
 
     @classmethod
     def _of(cls, twin: A) -> Self:
@@ -73,10 +69,9 @@ class Twin(Generic[A]):
     @classmethod
     def _one_of(cls, twin: A) -> Self:
         """Returns the blocking object of an async object, the same one each time."""
-        made: Self | None = vars(twin).get("_blocking")
-        if made is None:
-            made = vars(twin)["_blocking"] = cls._of(twin)
-        return made
+        if "_blocking" not in (attributes := vars(twin)):
+            attributes["_blocking"] = cls._of(twin)
+        return cast("Self", attributes["_blocking"])
 
     def __eq__(self, other: object) -> bool:
         return self._twin is other._twin if isinstance(other, Twin) else NotImplemented
@@ -86,10 +81,6 @@ class Twin(Generic[A]):
 
     def __repr__(self) -> str:
         return repr(self._twin)
-
-
-def _setter(name: str) -> Callable[[Any, Any], None]:
-    return lambda self, value: setattr(self._twin, name, value)
 
 
 class TwinContext(Twin[A]):
@@ -160,7 +151,7 @@ def opening(
     value."""
 
     @contextmanager
-    @_wraps_async(open_async)
+    @wraps(open_async)
     def opened(*arguments: P.args, **named: P.kwargs) -> Iterator[B]:
         manager = open_async(*arguments, **named)
         with _without_loop():
@@ -173,13 +164,13 @@ def opening(
         else:
             run_now(cast("Any", manager).__aexit__(None, None, None))
 
-    return opened
+    return _without_async(opened, open_async)
 
 
 def iterating(generate: Callable[P, AsyncIterator[R]]) -> Callable[P, Iterator[R]]:
     """Returns the blocking form of a function that is an async generator."""
 
-    @_wraps_async(generate)
+    @wraps(generate)
     def generated(*arguments: P.args, **named: P.kwargs) -> Iterator[R]:
         items = cast("Any", generate(*arguments, **named))
         try:
@@ -192,21 +183,14 @@ def iterating(generate: Callable[P, AsyncIterator[R]]) -> Callable[P, Iterator[R
         finally:
             run_now(items.aclose())
 
-    return generated
+    return _without_async(generated, generate)
 
 
-def _wraps_async(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Does what `like` does for an async generator function: `help()` shows an Iterator instead of an AsyncIterator."""
-
-    def wrap(wrapper: F) -> F:
-        made = like(function)(wrapper)
-        result = function.__annotations__["return"].removeprefix("Async")
-        made.__annotations__ = function.__annotations__ | {"return": result}
-        # `inspect.signature` would else read the annotations of the wrapped function.
-        made.__signature__ = inspect.signature(function).replace(return_annotation=result)  # type: ignore[attr-defined]
-        return made
-
-    return wrap
+def _without_async(made: F, function: Callable[..., Any]) -> F:
+    """Makes `help()` show for the blocking form of this function that it returns an Iterator, not an AsyncIterator."""
+    result = function.__annotations__["return"].removeprefix("Async")
+    made.__signature__ = inspect.signature(function).replace(return_annotation=result)  # type: ignore[attr-defined]
+    return made
 
 
 @contextmanager

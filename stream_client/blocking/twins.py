@@ -175,8 +175,8 @@ class PartitionedConsumer(TwinContext[consumers.PartitionedConsumer]):
     def __init__(
         self, partitions: Sequence[Stream], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        asyncs = [each._twin for each in partitions]
-        self._twin = consumers.PartitionedConsumer(asyncs, _awaited(positions), **options)
+        their = [each._twin for each in partitions]
+        self._twin = consumers.PartitionedConsumer(their, _awaited(positions), **options)
 
     def __iter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()
@@ -195,8 +195,8 @@ class SharedConsumer(TwinContext[sharing.SharedConsumer]):
     def __init__(
         self, partitions: Sequence[Stream], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        asyncs = [each._twin for each in partitions]
-        self._twin = sharing.SharedConsumer(asyncs, _awaited(membership), **options)
+        their = [each._twin for each in partitions]
+        self._twin = sharing.SharedConsumer(their, _awaited(membership), **options)
 
     def __iter__(self) -> SharedMessages:
         return self.messages()
