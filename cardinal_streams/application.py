@@ -98,7 +98,7 @@ class Application:
         return tuple(topic for topic in self.topics if topic == self.default_topic or topic in wanted)
 
     def unmet(self, tracked: Tracked) -> tuple[str, ...]:
-        """Returns the patterns of `tracked` that meet no prefix of this application; none if it has no prefixes."""
+        """Returns the patterns of `tracked` that no key of this application can match; none if it has no prefixes."""
         known = [prefix.pattern for prefix in self.prefixes]
         return tuple(p for p in tracked.patterns if known and not any(can_meet(p, each) for each in known))
 

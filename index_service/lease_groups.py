@@ -207,7 +207,7 @@ class LeaseGroups:
 
     def _forget_idle(self, key: GroupKey, for_room: bool) -> None:
         """Removes a group from memory and from the database, if it has no members and no database write of the group is
-        under way. Otherwise a client that invents names would fill the disk. `sweep` explains `for_room`."""
+        under way. Without this, a client that invents names would fill the disk. `sweep` explains `for_room`."""
         group = self._groups.get(key)
         if group is None or not (for_room or self._monotonic_s() >= group.used_s + self.limits.ttl_s):
             return
@@ -404,8 +404,8 @@ class LeaseGroups:
         def written(operation: WriteLeases) -> None:
             group.writing -= 1
             machine.written(operation.changes, stored=operation.error is None)
-            # The machine would go on to give fences below those in the database, and every save with such a fence is
-            # refused.
+            # Otherwise the machine would go on to give fences below those in the database, and every save with such a
+            # fence would be refused.
             if operation.error is None:
                 machine.raise_fences(operation.raised)
             refusal = None if operation.error is None else Refusal("leases cannot be written", operation.error)

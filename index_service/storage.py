@@ -91,7 +91,8 @@ REPLACE_OLDER = compiled(
         index_elements=_KEY,
         set_=_replaced,
         # A lowered position keeps the time of its save, so its newer generation tells that it replaces the higher one.
-        # The same save counts with its highest index: a mirror takes it up to its own end, which rises.
+        # With the same time and generation, both rows are of one save, and the higher index counts: a mirror stores a
+        # position only up to its own end, which rises.
         # A position 0 is always replaced: a get may have created it, and nobody has saved it.
         where=(
             tuple_(_insert.excluded.saved_us, _insert.excluded.generation, _insert.excluded.idx)
@@ -220,8 +221,8 @@ def lower_positions(
 
     A lowered position gets a new generation, so that a running consumer goes on there and does not overwrite it. It
     keeps the time of its save, so that a position that was saved later at the source of a mirror still replaces it.
-    now_us: the present time in microseconds since 1970. renews_all: also gives the lower positions a new generation:
-    what consumers keep elsewhere, such as the checkpoint of a chain, can be ahead of its position here.
+    now_us: the present time in microseconds since 1970. renews_all: also gives the lower positions a new generation,
+    because a consumer can keep a higher position elsewhere, such as in the checkpoint of a chain.
     """
     lowered = []
     for row in session.execute(_LIST_ABOVE, (stream_name, partition, -1 if renews_all else index)).fetchall():

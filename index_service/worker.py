@@ -202,8 +202,8 @@ class IndexWorker(Worker):
         return error_payload(reason) if requests.is_extension(message.payload) else None
 
     def _is_passed_on(self, message: Message, request: Any) -> bool:
-        """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this is
-        that node."""
+        """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this
+        node keeps them."""
         remote_streams = self._service.remote_streams
         # Every node can answer a list: `_list` asks other nodes for the positions in databases of their own.
         if remote_streams is None or isinstance(request, PositionsRequest):
@@ -499,5 +499,5 @@ class IndexWorker(Worker):
 
 
 def _party_of(message: Message) -> str:
-    """Returns the party for which a group counts that this message brings into memory, see `LeaseGroups.lease`."""
+    """Returns the party of the sender, for which the limits count a group (see `LeaseGroups.lease`)."""
     return "" if message.origin.is_node else message.origin.party

@@ -40,7 +40,7 @@ class ClientError(Exception):
     ) -> None:
         """An argument that a subclass leaves out is inherited. `others`: the arguments of other base classes."""
         super().__init_subclass__(**others)
-        # What is inherited is not set here: of several base classes, the first that sets a value counts.
+        # An inherited value is not set here: if there are several base classes, the first that sets a value counts.
         if fault is not None:
             cls.fault = fault
         if retriable is not None:
@@ -301,7 +301,7 @@ class ClientForked(ClientError, in_doubt=True):
 
 
 def doubted(error: ClientError) -> ClientError:
-    """Returns `error` if it is in doubt, else a copy that is. The original may be the error of other requests."""
+    """Returns `error` if it is in doubt, else a copy that is in doubt: other requests may have the original error."""
     if error.in_doubt:
         return error
     copied = type(error).__new__(type(error), *error.args)

@@ -79,7 +79,7 @@ class KnownPosition:
 
     @property
     def may_be_set(self) -> bool:
-        """Whether the index may be one that somebody has set, or the 0 of a new position. Else a consumer saved it."""
+        """Whether somebody may have set the index, or it may be the 0 of a new position. Else a consumer saved it."""
         # Whoever sets or makes a position gives it a generation that is not before `saved_us`. A consumer's save keeps
         # the generation. Positions of older versions have the generation 0, and say nothing.
         return not self.generation or self.generation >= self.saved_us
@@ -298,7 +298,8 @@ class SavedIndexes:
 async def resume(
     positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
 ) -> Sequence[KnownPosition]:
-    """Returns the positions of these partitions with their marks, in order. An object without `resume` has none."""
+    """Returns the positions of these partitions with their marks, in order. If the object has no `resume`, they
+    have no marks."""
     if hasattr(positions, "resume"):
         marks: Sequence[KnownPosition] = await positions.resume(stream_name, partitions, on_reset)
         return marks

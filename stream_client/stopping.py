@@ -95,7 +95,7 @@ _state = _Interruption()
 
 
 class Whole:
-    """A context manager for an exchange of bytes, not to be nested: it delays the exception of a signal handler."""
+    """A context manager that delays the exception of a signal handler to the end of the block. Not to be nested."""
 
     def __enter__(self) -> None:
         _state.held = True

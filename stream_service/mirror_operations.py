@@ -202,7 +202,7 @@ def store_role(
 
     is_planned: whether this ends a planned promotion. If another request has ended it before, raises NoMirror.
     heard: what a new primary knows of its source: `source_next_index` and `heard_us`.
-    gives_up_fence: whether it becomes a mirror although it has another source to fence; otherwise raises
+    gives_up_fence: whether the stream becomes a mirror although it must still fence another source; if false, raises
         FenceUnfinished.
     """
     stream_id = change.stream_id

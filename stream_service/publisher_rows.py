@@ -4,8 +4,9 @@ storage operations on these rows.
 It keeps the last sequence number of a publisher whose messages are deleted, or are so old that a start does not read
 them. If the node has access rules, it also keeps the identity that used a publisher id first.
 
-One row of each stream is a mark: the rows are exact for all messages before its index. Without a mark they are exact
-for the messages before the first stored one. Functions that write are called inside a transaction.
+One row of each stream is a mark. The rows are exact (they have the last number of each publisher) for all messages
+before the index of the mark. Without a mark, they are exact for the messages before the first stored message. Functions
+that write are called inside a transaction.
 """
 
 from __future__ import annotations

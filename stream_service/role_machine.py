@@ -1,4 +1,4 @@
-"""The roles of a stream-partition beside its source on another node, and what changes them. One table has all changes.
+"""The roles of a stream-partition that can have a source on another node. One table has all changes of the role.
 
 A mirror that has parted from its source, or sets messages aside, is a mirror all the same: it stays FOLLOWING. Its
 condition is seen by the task that copies (`stream_node.fleet.mirror.protocol.MirrorCondition`), and is not stored.

@@ -308,8 +308,8 @@ class Session(Protocol):
 
     def fence(self, owner: str) -> bool:
         """Fences another member of the cluster, by its `stream_storage.contract.SharedEngine.owner`: from the commit of
-        the open transaction on, it can never commit again. Waits for a transaction of it that still runs. Returns False
-        if it was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
+        the open transaction on, that member can never commit again. Waits for its running transaction. Returns False if
+        the member was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
 
     def disconnect(self, owner: str) -> None:
         """Ends the connection of another member to the database server. A member that is frozen in a statement would

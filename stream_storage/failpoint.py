@@ -18,11 +18,11 @@ DELAYED_SITE = "after_rows_before_commit"
 EXPORT_SITES: Final = frozenset(
     {"planned", "writing", "tasks_done", "before_commit", "committed", "saved", "rewrite_written", "rewritten"}
 )
-"""The sites of an exporter. `writing` comes when the first rows of a run are in a file, `before_commit` and `committed`
-around the commit of a run, `saved` after the node knows the positions, `rewrite_written` and `rewritten` around the
-commit of a compaction or of forgetting; in Delta, that is one call of deltalake, which also writes files."""
+"""The sites of an exporter. `writing` is reached when the first rows of a run are in a file, and `saved` when the node
+knows the positions. `before_commit` and `committed` enclose the commit of a run, `rewrite_written` and `rewritten` that
+of a compaction or of forgetting. In Delta, the latter commit is one call of deltalake, which also writes files."""
 PIPELINE_SITES: Final = frozenset({"pipeline_taken", "pipeline_written", "pipeline_published"})
-"""The sites of a pipeline's step: after its first table, and around its publication."""
+"""The sites of a pipeline's step: after its first table, before its publication, and after its publication."""
 SITES: Final = frozenset(
     {
         *EXPORT_SITES,

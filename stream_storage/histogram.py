@@ -11,8 +11,8 @@ COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_00
 
 
 class Histogram:
-    """Values by size. One thread may add while others read. `counts` has one number more than `bounds`, the upper
-    bounds of the buckets, ascending: the last bucket has no bound. A value at a bound belongs to the bucket below."""
+    """The numbers of values in buckets. `bounds` are the upper bounds of the buckets, ascending. `counts` has one more
+    number: the last bucket has no bound. A bound belongs to the bucket below. One thread may add while others read."""
 
     __slots__ = ("bounds", "counts", "total")
 

@@ -28,7 +28,7 @@ MODULUS: Final = 2**61 - 1
 """A prime, so a change of one number by less than this changes the seal. The sums fit into 64-bit integers."""
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 CREATED_FACTOR, GENERATION_FACTOR = 101, 103
-"""Both numbers are times in microseconds, so that their products stay far below the modulus."""
+"""Creation time and generation are microseconds, so their products with these factors stay far below the modulus."""
 STREAM_COLUMNS: Final = ("name", "partition", "created_us", "attributes", "first_index", "next_index", "size_bytes")
 """The arguments of `stream_seal`, in its order."""
 

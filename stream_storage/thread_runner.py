@@ -265,7 +265,7 @@ class ThreadRunner(trio.abc.AsyncResource):
         )
 
     def _is_for_here(self, operation: Operation) -> bool:
-        """Whether the trio thread commits it: a change to the writing thread and back takes longer than a short one."""
+        """Whether the trio thread commits this operation: passing a short one to another thread takes longer."""
         return self._writes == 1 and self._database.is_local and self._short.are_usual and operation.is_short()
 
     def _wake_writer(self) -> None:

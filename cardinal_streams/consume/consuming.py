@@ -290,7 +290,7 @@ async def consume(
     iteration waits.
 
     `chain_store`: keeps the chain with all its blocks, in a folder or, by `block_manager.Transactions`, in an SQLite
-    database that the program has opened. It is `store`, too: the checkpoint is saved in the same transaction as the
+    database that the program has opened. It replaces `store`: the checkpoint is saved in the same transaction as the
     blocks. Raises `StorageError` if it cannot be opened (another process has it open), `ChainStoreMismatch` if it does
     not fit, `BlockStoreError` (`block_manager`) if it cannot be read or written, and `StreamRemade` instead of the
     event.

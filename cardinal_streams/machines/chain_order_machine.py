@@ -154,7 +154,7 @@ class ChainOrder:
         return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Continues a reorg whose `revert` took place, and removed blocks of this weight, before a restart."""
+        """Continues a reorg after a restart. Its `revert` took place before, and removed blocks of this weight."""
         self._reported = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
 

@@ -13,8 +13,9 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class TreeNode(msgspec.Struct, eq=False):
-    """A block in a `ChainTree`. Without its contents there is no batch, and no number if the block is known only as a
-    parent. `due`: while it waits, the number of the final block at which it is dropped if it is not heavier."""
+    """A block in a `ChainTree`. `batch` is None until the contents of the block have arrived. `number` is None while
+    the block is only known as a parent. `due`: while the block waits, the number of the final block at which it is
+    dropped if it is not heavier."""
 
     hash: bytes
     number: int | None = None
@@ -111,9 +112,9 @@ class ChainTree:
 
 
 class HeldChain:
-    """The nodes of the newest part of the chain, from the lowest, which can be a hash alone and the common ancestor of
-    a reorg, to the head: at most `removable_max` + 1. Invariant: the parent of each node is the node before it.
-    `_heights` grows by 1 from each to the next."""
+    """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1. The lowest
+    can be the common ancestor of a reorg, of which only the hash is known. Invariant: the parent of each node is the
+    node before it. `_heights` grows by 1 from each node to the next."""
 
     def __init__(self, removable_max: int) -> None:
         self.removable_max = removable_max

@@ -269,6 +269,6 @@ class ChainBlocks:
                 assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
 
     def _applied(self, nodes: Iterable[TreeNode]) -> tuple[CompleteBatch, ...]:
-        """Returns those of these blocks of the chain that the application has."""
+        """Returns the blocks of these nodes of the chain, but only blocks that the application has."""
         batches = (node.batch for node in nodes)
         return tuple(batch for batch in batches if batch is not None and batch.number >= self.first_number)

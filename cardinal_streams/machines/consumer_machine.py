@@ -171,8 +171,8 @@ class ChainConsumer(RereadingConsumer):
         return out
 
     def at_end(self) -> list[ConsumerEvent]:
-        """Returns the events after everything was read that the feeds have: the first update of a chain without a start
-        block, and a `ReadAgain` if there is room or need for blocks that were put off to save memory."""
+        """Returns the events for the present end of all feeds: the first update of a chain without a start block, and
+        a `ReadAgain` if there is room or need for blocks that were put off to save memory."""
         out: list[ConsumerEvent] = []
         self._begin_chain(out)
         self._follow(self._reorgs.read_again(), out)

@@ -88,7 +88,7 @@ ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped
 class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `ChainOrder` since its start; `head_…` and the last three fields are the present state."""
 
-    head_number: int | None  # None before the first block, as the weight
+    head_number: int | None  # None before the first block; so is the weight
     head_weight: int | None
     updates: int
     updates_with_removals: int
@@ -241,7 +241,7 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 class ReadAgain(msgspec.Struct, frozen=True):
     """The I/O code must read the normal feed (the application's topics), or the reorg channel of `ancestor`, again. The
-    feed has needed blocks that were dropped to save memory, or removed by a reorg that ended lighter.
+    feed has blocks that are needed, and that were dropped to save memory or removed by a reorg that ended lighter.
 
     `position`: by source, the offset at which reading begins; a source that is missing begins at its earliest message.
     """
@@ -291,7 +291,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class PrefixUnmet(msgspec.Struct, frozen=True):
-    """A pattern of the tracked entries meets no prefix of the application."""
+    """A pattern of the tracked entries can match no key of the application's prefixes."""
 
     pattern: str
 

@@ -1,4 +1,4 @@
-"""RereadingConsumer: the steps that both consumer machines share. They read the messages of blocks again that were put
+"""RereadingConsumer: the steps that both consumer machines share. They read again the messages of blocks that were put
 off to save memory, and list in checkpoints from where on messages are needed."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RereadingConsumer:
             return BadMessage(source, offset, error)
 
     def _begin_again(self) -> tuple[ReadAgain, dict[str, int]]:
-        """Begins to read the messages of blocks again that the reassembler had to put off. Returns the event, and by
+        """Begins to read again the messages of blocks that the reassembler had to put off. Returns the event, and by
         source the offset from which reorg channels must be read again."""
         machine, channels = self._normal, self._channel_sources.keys()
         # How far each source was read, before the reassembler forgets it.

@@ -346,7 +346,7 @@ class Reassembler:
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
-        """Puts a block off that was given up, if a message of it has come since: it must be read from its beginning."""
+        """Puts off a block that was given up, if a message of it has come since: it must be read from its beginning."""
         given_up = self._given_up.get(block.hash)
         if given_up is None or offset <= given_up.high_water.get(source, -1):
             return

@@ -74,9 +74,9 @@ class UnorderedConsumer(RereadingConsumer):
         return out
 
     def at_end(self) -> list[ConsumerEvent | Completed]:
-        """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
-        `ReadAgain`. A reading that completes no block is repeated only after as many further messages as it took: most
-        of the put-off blocks may lack messages that are deleted."""
+        """Returns the events for the present end of all feeds: a `ReadAgain` if blocks were put off to save
+        memory. A reading that completes no block is repeated only after as many further messages as it took: most of
+        the put-off blocks may lack messages that are deleted."""
         out: list[ConsumerEvent | Completed] = []
         machine, statistics = self._normal, self._normal.statistics()
         if not machine.put_off.position:

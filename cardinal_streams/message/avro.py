@@ -181,7 +181,7 @@ class AvroCursor:
         return byte == 1
 
     def items(self) -> Iterator[None]:
-        """Yields at the beginning of each item of a map or an array, which the caller reads. It is any number of
+        """Yields at the beginning of each item of a map or an array; the caller then reads the item. The items are in
         blocks, the last of which is empty."""
         start = self.offset
         while count := self.read_varint():

@@ -213,7 +213,7 @@ def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
 def _decoder_of(
     kind: type[Reorg] | type[ReorgComplete] | type[ReorgAbandoned],
 ) -> Callable[[bytes, bytes], Message]:
-    """Returns the function for one of the messages that name the common ancestor of a reorg."""
+    """Returns the function that decodes messages of this type, which name the common ancestor of a reorg."""
     return lambda key, value: kind(
         _hash_of(key), _unsigned(avro.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX)
     )
@@ -267,7 +267,7 @@ def check_hash(raw: bytes, what: str) -> bytes:
 
 
 def check_number(number: int) -> int:
-    """The number must be from 0 to 2^63 - 1, the largest number of an Avro long."""
+    """Returns a number from 0 to 2^63 - 1, the largest number of an Avro long. Refuses any other number."""
     if not 0 <= number <= U64_MAX:
         raise errors.PayloadOutOfRange(f"the number {number} is no unsigned 64-bit integer")
     if number > NUMBER_ON_WIRE_MAX:
@@ -284,28 +284,28 @@ def check_weight(weight: int) -> int:
 
 
 def check_count(count: int, what: str) -> int:
-    """The count must be from 0 to 2^31 - 1, the largest number of an Avro int."""
+    """Returns a count from 0 to 2^31 - 1, the largest number of an Avro int. Refuses any other count."""
     if not 0 <= count <= COUNT_MAX:
         raise errors.PayloadOutOfRange(f"{what} is {count}, outside of 0 to {COUNT_MAX}")
     return count
 
 
 def check_present(count: int, what: str) -> int:
-    """The count must not be 0 either: a Batch entry with the count 0 would be read as an empty value."""
+    """Returns a count as `check_count` does, but refuses 0: in a Batch entry, it would be read as an empty value."""
     if not count:
         raise errors.PayloadOutOfRange(f"{what} is 0")
     return check_count(count, what)
 
 
 def check_sub_batch_id(id_: bytes) -> bytes:
-    """The id must have 32 bytes that are not all zero, which stands for "no sub batch" in a Batch message."""
+    """Returns an id of 32 bytes. Refuses 32 zero bytes, which stand for "no sub batch" in a Batch message."""
     if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
         raise errors.PayloadOutOfRange("the id of a sub batch is all zeros")
     return id_
 
 
 def check_key(key: str) -> str:
-    """The key must not be empty, nor have a character that stands for no byte."""
+    """Returns a key. Refuses an empty key, and a key with a character that stands for no byte."""
     if not key:
         raise errors.PayloadOutOfRange("a key is empty")
     try:
@@ -364,7 +364,7 @@ def _encode_delete(message: BatchDeleteMsg) -> Record:
 
 
 def _encoder_of(prefix: bytes) -> Callable[[Reorg | ReorgComplete | ReorgAbandoned], Record]:
-    """Returns the function for one of the messages that name the common ancestor of a reorg."""
+    """Returns the function that encodes messages with this first byte, which name the common ancestor of a reorg."""
     return lambda message: Record(
         prefix + check_hash(message.hash, "the hash"), avro.encode_varint(check_number(message.number))
     )

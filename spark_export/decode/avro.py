@@ -64,8 +64,8 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def parsed(texts: list[str]) -> Any:
-    """Returns the last schema with the logical types of READERS. Each may refer to the ones before it. Raises errors of
-    many types."""
+    """Returns the schema of the last text, with the logical types of READERS. A schema may refer to those of earlier
+    texts. Raises errors of many types."""
     plain, names, schema = dict[str, Any](), dict[str, Any](), None
     for text in texts:
         # A schema is checked as it is written, since fastavro checks only the logical types that it knows.
@@ -87,7 +87,7 @@ def _with_own_names(part: Any) -> Any:
         return {**part, "logicalType": f"{OWN_NAMES}{logical}"}
     made = {**part, **{name: _with_own_names(part[name]) for name in ("type", "items", "values") if name in part}}
     if isinstance(part.get("fields"), list):
-        # Of a schema that is no record, `fields` is an attribute of the user's own.
+        # In a schema that is not a record, `fields` is an attribute that the user has added.
         made["fields"] = [_field_with_own_names(each) if isinstance(each, dict) else each for each in part["fields"]]
     return made
 

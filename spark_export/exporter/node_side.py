@@ -133,8 +133,8 @@ class NodeSide:
     ) -> dict[str, str]:
         """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
 
-        Such a node has another message at the last exported index, and a saved position below the table's. That is also
-        so after a run that was killed after its commit; but then the node has the message, stored at the same time.
+        Such a node has another message at the last exported index, and a saved position below the table's. A run that
+        was killed after its commit leaves a lower position, too, but then the node has the message of the table.
         """
         latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
         for end in ends:

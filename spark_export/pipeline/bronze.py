@@ -40,9 +40,9 @@ TASK_BYTES = 64 * 1024 * 1024
 Key = tuple[str, int, int]
 """A stream, partition and era."""
 Ends = dict[Key, int]
-"""The index after the last row."""
+"""By key, the index after the last row."""
 Ranges = dict[Key, tuple[int, int]]
-"""The first index and the index after the last one."""
+"""By key, the first index and the index after the last one."""
 Part = tuple[list[TableFile] | None, Ranges | None]
 """What a task reads: files (None: the whole table, through its own library), and the rows in them (None: all)."""
 

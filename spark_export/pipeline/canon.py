@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 CANONICAL: Final = "canonical"
-"""On the canonical chain."""
+"""The block is on the canonical chain."""
 REORGED: Final = "reorged"
-"""Not on the canonical chain: other blocks won, or the number is not greater than that of the parent."""
+"""The block is not on the canonical chain: others won, or its number is not greater than that of its parent."""
 WAITING: Final = "waiting"
-"""Not connected to the canonical chain; the block can join it when missing blocks arrive."""
+"""The block is not connected to the canonical chain, and can join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"
 """Messages of the block are missing. The search for the canonical chain ignores it."""
 ZERO_HASH: Final = bytes(32)
@@ -78,7 +78,7 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
     main = _choose(components, start)
     head = _mark_main(components.pop(main) if main is not None else [], children, main, marks)
     # Other components are not connected to the chain. A heavier one can win when the missing blocks arrive, so all its
-    # blocks wait. Of any other, the blocks whose numbers are in the range of the chain have lost.
+    # blocks wait. Of any other component, the blocks whose numbers are in the range of the chain have lost.
     for members in components.values():
         may_win = head is None or max(block.weight for block in members) > head[2]
         for block in members:

@@ -35,7 +35,7 @@ UNIT_WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute":
 
 
 def _option(name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
-    """parse: converts a text to the field's value, and raises ValueError for a wrong text."""
+    """Returns a field for the option `name`. parse: converts its text, and raises ValueError for a wrong text."""
     return field(default=default, metadata={"name": name, "parse": parse})
 
 

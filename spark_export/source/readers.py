@@ -170,7 +170,7 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
 
     def _waits(self, begin: plan.Positions, end: plan.Positions) -> bool:
         """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`."""
-        # As with Spark's Kafka source, the first micro-batch does not wait, nor do AvailableNow queries and losses.
+        # As with Spark's Kafka source, the first micro-batch, an AvailableNow query and a loss report do not wait.
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or plan.is_loss(begin, end):
             return False

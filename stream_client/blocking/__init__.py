@@ -8,8 +8,8 @@
 
 Names and meanings are those of the async client (`stream_client`), without `await`: the objects of this client run the
 coroutines of the async objects to their end (`driving`). Only one thread may use a client at a time: a
-call beside another thread's raises RuntimeError. A child process that fork() makes opens a client of its own; that
-of its parent raises ClientForked there.
+call during another thread's call raises RuntimeError. A child process that fork() makes must open its own client: in
+the child, the client of the parent raises ClientForked.
 
 The client has no threads and does its I/O inside calls. Later pushes also send the messages of earlier pushes; the rest
 is sent when the publisher is flushed or its block ends. Leases are renewed only while the program is inside a call, for

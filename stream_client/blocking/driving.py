@@ -36,7 +36,7 @@ class Method(Generic[P, R]):
     @overload
     def __get__(self, twin: object, owner: type | None = None) -> Callable[P, R]: ...
     def __get__(self, twin: object, owner: type | None = None) -> Any:
-        raise NotImplementedError  # They are functions, which Python binds to the twin.
+        raise NotImplementedError  # The methods are functions, which Python binds to the twin.
 
 
 class Twin(Generic[A]):
@@ -109,12 +109,12 @@ class TwinIterator(Twin[A], Generic[A, R]):
 
 
 def like(method: Callable[..., Any]) -> Callable[[F], F]:
-    """Gives a function the signature and the docstring that `help()` shows for this async one."""
+    """Returns a decorator that gives a function the signature and the docstring of `method`, an async function."""
     return cast("Callable[[F], F]", wraps(method))
 
 
 def same(method: Callable[Concatenate[Any, P], R]) -> Method[P, R]:
-    """Returns a method that calls this one of the async object, which does not wait."""
+    """Returns a method that calls `method` of the async object. `method` is not a coroutine, and does not wait."""
 
     @wraps(method)
     def call(self: Twin[Any], *arguments: P.args, **named: P.kwargs) -> R:
@@ -124,7 +124,7 @@ def same(method: Callable[Concatenate[Any, P], R]) -> Method[P, R]:
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
-    """Returns a method that calls this one of the async object, and waits for its result."""
+    """Returns a method that calls the coroutine `method` of the async object, and waits for its result."""
 
     @wraps(method)
     def call(self: Twin[Any], *arguments: P.args, **named: P.kwargs) -> R:
@@ -147,8 +147,8 @@ def shown(show: Callable[[A], B], method: Method[P, A]) -> Method[P, B]:
 def opening(
     open_async: Callable[P, AbstractAsyncContextManager[A]], show: Callable[[A], B]
 ) -> Callable[P, AbstractContextManager[B]]:
-    """Returns the blocking form of a function that opens an async context manager. show: makes the twin of its
-    value."""
+    """Returns the blocking form of a function that opens an async context manager. show: makes the twin of
+    the object that the context manager returns."""
 
     @contextmanager
     @wraps(open_async)

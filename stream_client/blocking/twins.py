@@ -418,8 +418,8 @@ def _awaited(positions: Any) -> Any:
 
 
 class _AwaitedPositions:
-    """Positions of a blocking program, whose methods the async client can await. It has only the methods that they
-    have: not each class has `resume` and `begin`."""
+    """The positions of a blocking program, with methods that the async client can await. The methods `resume` and
+    `begin` exist only if the program's object has them."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions

@@ -42,7 +42,7 @@ class Page(msgspec.Struct, frozen=True):
 
 def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | None) -> list[tuple[int, int]]:
     """Returns the ranges of missing indexes before and between `messages`, as (first missing index, next existing
-    index). `messages` is not empty. `expected`: the index that the first one should have; None: any index is right."""
+    index). `messages` is not empty. `expected`: the index that the first message should have; None: any is right."""
     first = messages.start if isinstance(messages, PackedMessages) else messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []
     # The indexes of a packed page are consecutive, so its messages need not be decoded here.

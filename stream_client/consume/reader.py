@@ -229,7 +229,7 @@ class Reader:
             self._keep(page)
 
     def _following(self, refusal: RequestRefused) -> int | None:
-        """Returns the protocol to try next, if the node may have refused the pull because it lacks the protocol."""
+        """Returns the protocol in which to repeat a refused pull; None if another protocol cannot help."""
         # If the node has answered in this protocol before, the refusal has another reason. Only a refusal that names
         # the protocol shows that an older node is behind this connection.
         is_known = self._session.best_pull <= self._protocol and NAMES[self._protocol] not in str(refusal)
@@ -269,7 +269,7 @@ class Merge:
         self.wake()
 
     def wake(self) -> None:
-        """Finishes the last `arrival`, even if no page has arrived."""
+        """Finishes the result that `arrival` last returned, even if no page has arrived."""
         self._signal.finish()
 
     def drop(self, reader: Reader) -> None:

@@ -351,7 +351,7 @@ class FrameGroup(msgspec.Struct, eq=False):
     """Waiting frames in a row that differ in the content of their payloads only.
 
     header: the encoded routes inside the channel, a result of `ChannelConnection.header`.
-    payload_bytes: the size of each payload. `frame_bytes`: of each frame.
+    payload_bytes, frame_bytes: the size of each payload, and the size of each frame.
     head, tail: the bytes of each plaintext before and after the payload.
     frame_head, frame_tail: the bytes of each frame before and after the encrypted message.
     """

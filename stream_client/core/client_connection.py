@@ -71,7 +71,7 @@ class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
     framing: the framing of the connection; None without a connection.
-    wire: `framing` while requests can be sent: with a secure channel, only while it is open. Else None.
+    wire: `framing` while requests can be sent (with a secure channel, only while the channel is open), else None.
     closed: the error that ended the client; None while the client has not ended.
     trouble: why the last attempt to connect failed; None if it succeeded.
     on_outgoing: called when there are bytes to send and there were none before.

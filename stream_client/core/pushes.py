@@ -120,7 +120,7 @@ class PushesFailed(PushFailed):
     """Some pushes of a publisher have failed, and the program has not asked for their results.
 
     pushes: the failed pushes, each with its error.
-    fault, retriable: taken from the first error that is not retriable; from the first error if all are.
+    fault, retriable: taken from the first error that is not retriable; from the first error if all are retriable.
     in_doubt: whether any of the errors is in doubt.
     """
 

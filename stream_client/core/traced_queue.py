@@ -41,7 +41,7 @@ class QueueTraces:
         self._open: dict[int, OpenSpan] = {}
 
     def begin(self, request_id: int) -> bool:
-        """Begins the span of a push. Returns whether its trace was chosen; if not, nothing more is done for it."""
+        """Begins the span of a push. Returns whether its trace is sampled; if not, the push has no span."""
         span = self.tracing.start(self._name, self._attributes)
         if span is not None:
             self._open[request_id] = span

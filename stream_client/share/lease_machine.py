@@ -104,8 +104,8 @@ class LeaseClientMachine:
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """Ends the lease on this partition, also if the node shows by refusing a save that another member has got it:
-        later requests do not ask to renew it. Safe to repeat."""
+        """Ends the lease on this partition: later requests do not ask to renew it. Also called when the node has
+        refused a save, because another member has the partition. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)

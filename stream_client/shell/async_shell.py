@@ -304,8 +304,8 @@ class AsyncShell(BaseShell):
             return None
 
     async def _read(self, stream: anyio.abc.ByteStream) -> bytes:
-        """Waits for bytes. Under trio, it waits until the socket is readable, and reads it directly. `stream.receive`
-        would read first: in vain, or with a turn of all other tasks before it returns."""
+        """Waits for bytes. Under trio, waits until the socket is readable, and reads it directly. `stream.receive`
+        would read before it waits: it would find nothing, or let all other tasks run before it returns."""
         while self._socket is not None:
             await anyio.wait_readable(self._socket)
             try:

@@ -106,8 +106,8 @@ class Backoff:
             self._lost_at_s = now_s
 
     def watch(self, now_s: float, received_bytes: int, *, awaits: bool) -> bool:
-        """Records at a check for late answers how many bytes the client has received in all, and whether a request
-        waits whose answer is due (`awaits`). Returns whether waiting requests must fail (`is_over`)."""
+        """Returns whether waiting requests must fail (`is_over`). Called at each check for late answers.
+        received_bytes: the bytes received in all. awaits: whether a request waits for an answer that is due."""
         if received_bytes > self._received_bytes or not awaits:
             self._received_bytes = received_bytes
             self._lost_at_s = None
@@ -192,7 +192,8 @@ class BaseShell:
         """Does what `exchange_nowait` does, if the last exchange was some time ago. A program calls this often."""
 
     async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
-        """Returns the results of `following` up to the first None. A blocking client calls it while they are read."""
+        """Returns the results of `following` up to the first None. A blocking client calls `following` while they
+        are read."""
         raise NotImplementedError
 
     @staticmethod
@@ -210,7 +211,7 @@ class BaseShell:
         raise NotImplementedError
 
     def _watch_forks(self) -> None:
-        """Makes each child process call `forked`. The last step of a constructor: `forked` needs all attributes."""
+        """Makes each child process call `forked`. To be called last in a constructor: `forked` needs all attributes."""
         _shells.add(self)
 
     def now_s(self) -> float:
@@ -223,8 +224,8 @@ class BaseShell:
         return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
 
     def _connection_ended(self, fault: ClientError | None, received_before: int) -> Backoff | None:
-        """Records that the connection has ended, over which the client has received more than the `received_before`
-        bytes if it was one to a node. Returns the delays of the next attempts; None: the client has ended."""
+        """Records the end of a connection. received_before: the number of bytes that the client had received in all
+        before the connection. Returns the delays of the next attempts; None: the client has ended."""
         # Without a new connection nothing can be answered, so every present and later request fails.
         if self._backoff is None:
             self.core.close(fault or ConnectionLost("the connection ended and is not made again"))

@@ -86,7 +86,7 @@ def _ask(address: str, request: bytes) -> bytes:
                     break
                 answer += piece
     except OSError:
-        pass  # No server, no answer in time, or no more of it: the bytes that came so far decide.
+        pass  # There is no server, no answer in time, or no further byte: the bytes that came so far decide.
     return answer
 
 

@@ -293,8 +293,8 @@ class TokenExchange:
     def __init__(
         self, address: str, token: Token, wire: Wire, received: bytes, *, host: str, is_encrypted: bool
     ) -> None:
-        """Takes the bytes `received` so far, with the framing "head" at least the hello, and the IP address `host` of
-        the other side. Raises AuthenticationFailed if a token must not be sent over this connection."""
+        """Raises AuthenticationFailed if a token must not be sent over this connection. received: the bytes received so
+        far; with the framing "head", at least the hello. host: the IP address of the other side."""
         if not is_encrypted and not is_this_machine(host):
             raise _token_refused(
                 address,

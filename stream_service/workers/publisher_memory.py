@@ -29,7 +29,8 @@ logger = structlog.get_logger(__name__)
 
 
 class PublisherMemory:
-    """The sequence numbers of one stream's publishers. machine: decides by them; None until a push has a number."""
+    """The sequence numbers of one stream's publishers. machine: decides which pushes are new; None until a
+    push has a number."""
 
     __slots__ = ("_bounds", "_is_plain", "_noted_index", "_services", "machine")
 

@@ -95,7 +95,7 @@ class Pull:
 class SharedPart(NamedTuple):
     """A part of a page, for all waiting pulls with one index and request id: the new messages up to the stream's end.
 
-    payload: says that another part follows. size_bytes: of the data.
+    payload: says that another part follows. size_bytes: the size of the data.
     """
 
     payload: bytes
@@ -242,7 +242,7 @@ class PullPages:
             del found[next(at for at, record in enumerate(found) if record[0] - at != found[0][0]) :]
         bounds = self._bounds
         if isinstance(request, MirrorPull):
-            # The history of what was just committed, see below, may not be known here yet.
+            # The history of messages that were just committed (see below) may not be known here yet.
             del found[bisect_left(found, bounds.next_index, key=itemgetter(0)) :]
         resume_index = found[-1][0] + 1 if found else pull.page.index
         # A read may find messages that were just committed, before the stream's worker gets the result of that append.

@@ -36,7 +36,7 @@ class New(msgspec.Struct, frozen=True):
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """The message is known. Neither field is set if its index is forgotten."""
+    """The decision that a message was stored before. Neither field is set if the index of the message is forgotten."""
 
     index: int | None = None  # the index of the message, if it is already on disk
     offset: int | None = None  # the position of the message in the present append, if the append has it

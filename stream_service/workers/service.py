@@ -166,8 +166,8 @@ class ServiceWorker(Worker):
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
 
-        The rules have decided when the message arrived. If the stream existed then, and was deleted since, they were
-        asked for less than the right to create.
+        The rules were asked when the message arrived. If the stream existed then and was deleted since, they were not
+        asked for the right to create.
         """
         refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):

@@ -416,7 +416,7 @@ class StreamWorker(ReadableStream):
 
     def _adopt_end(self) -> None:
         """Goes on at the end that was found after messages in doubt, if it is found and no activity is under way."""
-        # An activity that is under way has begun at the end as it was. An append there cannot succeed.
+        # An activity that is under way has begun at the former end, where an append cannot succeed.
         found = self._take_end() if self._machine.state is SERVING else None
         if found is not None:
             self._machine.move_end(found.record.next_index, found.last_time_us)
@@ -503,9 +503,9 @@ class StreamWorker(ReadableStream):
     # Changes of the whole stream
 
     def change(self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]) -> bool:
-        """Begins a change of the whole stream, when the earlier pushes are stored; while it runs, no push is stored.
-        Returns True; False if something else is under way. work: makes the change, see `StreamChange`. then: called
-        when the change is stored or has failed, before the worker goes on or restarts."""
+        """Begins a change of the whole stream. Returns False, and begins nothing, if something else is under way. While
+        the change runs, no push is stored. work: makes the change, see `StreamChange`. then: called when the change is
+        stored or has failed, before the worker goes on or restarts."""
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
         self._send_answers_behind()

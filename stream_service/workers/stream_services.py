@@ -46,7 +46,7 @@ class StreamServices:
         self.holds: dict[tuple[str, int], str] = {}  # the streams that store nothing at present, each with the reason
         # deletes the positions of all consumers in a partition, in the transaction that deletes it
         self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
-        # lowers them, in the transaction that makes a mirror a primary; see `index_service.storage.lower_positions`
+        # lowers positions when a mirror becomes a primary, in that transaction; `index_service.storage.lower_positions`
         self.lower_positions: Callable[..., None] = lambda session, name, partition, index, now_us, *, renews_all: None
         self._now_us: int | None = None
 

@@ -66,7 +66,8 @@ class Tail:
         return self._runs[-1].next_index if self._runs else -1
 
     def append(self, stored: Append) -> None:
-        """Adds the messages of a stored append, whose lists must not change afterwards. Drops the oldest appends."""
+        """Adds the messages of a stored append, whose lists must not change afterwards. Drops the oldest appends
+        above the memory limit."""
         size_bytes = _size_in_memory(stored)
         # The append does not follow the tail: keeping both would leave a gap.
         runs = self._runs

@@ -247,7 +247,7 @@ _NULL = b"\xff\xff\xff\xff"
 _NUMBERS = Struct(">h iq iq iq iq")
 """The number of columns, and the first four columns, each with its length."""
 _PLAIN = Struct(">h iq iq iq iq i i i")
-"""The same, then two columns that are NULL, and the length of the data."""
+"""The fields of `_NUMBERS`, then two columns that are NULL, and the length of the data."""
 _LENGTH = Struct(">i")
 
 

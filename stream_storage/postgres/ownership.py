@@ -77,7 +77,7 @@ class Ownership:
         self.connected = False
 
     def take(self, connection: Connection) -> tuple[int, int]:
-        """Takes the right to write for a new connection; it holds from `believe` on. Returns its epoch, and the number
+        """Takes the right to write for a new connection, valid from `believe` on. Returns its epoch, and the number
         of the last stored transaction. Raises DatabaseTaken if another node is connected, StandbyMissing if its commit
         waits for a standby, and NodeReplaced if another node has taken over since."""
         # A node that was the writer before needs no lock to find out whether it still is.
@@ -211,7 +211,7 @@ _BEGIN = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 class Freshness:
     """Begins the transactions of one session that reads, and keeps it away from servers that lack confirmed writes: a
     standby, which copies with a delay, and a former primary that was started again alone. The latter says that it takes
-    writes, but no node writes to it. The row of the writer shows both.
+    writes, but no node writes to it. The row of the writer shows whether a server is one of these.
 
     Invariant: a server that says that it takes writes is compared with the writer once for each epoch of the writer,
         and a standby at each transaction. The writer takes a new epoch with each connection, so a server that the

@@ -129,7 +129,7 @@ logger = structlog.get_logger(__name__)
 
 
 def lacks_standby(waits_s: float = COMMIT_WAITS_S) -> str:
-    """Returns the condition on a connection in `pg_stat_activity` whose commit has waited for a standby this long."""
+    """Returns the SQL condition for the rows of `pg_stat_activity` whose commit waits so long for a standby."""
     return f"wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
 
 

@@ -27,8 +27,8 @@ from stream_storage.sqlite import statements
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""The largest number of messages whose sizes one statement returns. The actual number is an estimate, from the size of
-the messages measured before, of how many fit into the page."""
+"""The largest number of messages whose sizes one statement returns. The actual number is an estimate: how many messages
+of the size that was measured last fit into the page."""
 ASSUMED_BYTES = 1024
 """The assumed size of a message for the first page of a connection. Later pages assume the last message's size."""
 JOIN_ROWS_MIN = 8
