@@ -64,8 +64,8 @@ def connect_timeout_s(wait_s: float | None) -> float:
 
 
 CHANCE = random.SystemRandom().random
-"""The random part of delays. Reconnecting changes nothing in the generator of `random`, which the program may have
-seeded: a client draws at any time, and the blocking one in a thread of its own."""
+"""The random part of delays. It leaves the generator of the module `random` alone, which the program may have seeded: a
+client reconnects at any time and in any thread."""
 GROWTH = 1.2
 """The ratio of a delay to the previous one. A delay is then about a fifth of the time since the first attempt: after an
 outage of three seconds, clients notice the node's return about half a second later."""
