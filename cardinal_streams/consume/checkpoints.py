@@ -102,7 +102,7 @@ class NodeCheckpoints:
                 created_us = checkpoint.created.get(source_of(topic, partition), 0)
                 if created_us and not mark.is_of(created_us):
                     await self._indexes.begin(topic, partition, created_us)
-                    # Later saves name this stream. Saves with the former mark would give the position to the former stream.
+                    # Later saves must name this stream: the former mark would move the position to the former stream.
                     mark.created_us = created_us
             await self._indexes.save(topic, offsets)
         # Reported at the end, so that this checkpoint is saved all the same.
