@@ -4,7 +4,6 @@ node. `publish_session` is one session with a node.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,7 +27,7 @@ from stream_client.errors import (
     doubted,
 )
 from stream_client.session import ClientSession
-from stream_client.shell.base_shell import Backoff, Reconnect
+from stream_client.shell.base_shell import CHANCE, Backoff, Reconnect
 
 ANSWER_S_MAX: Final = 30.0
 """The default time in seconds that a node may take to answer."""
@@ -77,7 +76,7 @@ class BlockPublisher:
         self._failure: SessionError | None = None
         self._refusals: dict[int, int] = {}
         self._progress_s = self._nodes[0].now_s()
-        self._backoff = Backoff(settings.reconnect, random.random)
+        self._backoff = Backoff(settings.reconnect, CHANCE)
         self._tried = 0
         self._before: int | None = None
         self._session: ClientPublishSession | None = None

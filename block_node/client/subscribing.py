@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Self, TypeAlias
@@ -40,7 +39,7 @@ from stream_client.errors import (
     UnexpectedAnswer,
 )
 from stream_client.session import Conversation
-from stream_client.shell.base_shell import Backoff, Reconnect
+from stream_client.shell.base_shell import CHANCE, Backoff, Reconnect
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """The default number of bytes that a node may send to a subscription before the client has confirmed them, 8 MiB."""
@@ -199,7 +198,7 @@ class Subscription:
         self._early = early
         self._window_bytes = window_bytes
         self._answer_s_max = answer_s_max
-        self._backoff = Backoff(reconnect, random.random)
+        self._backoff = Backoff(reconnect, CHANCE)
         self._give_up_s = reconnect.give_up_s
         self._wait = wait
         self._compress = compress

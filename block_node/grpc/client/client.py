@@ -10,7 +10,6 @@ compares blocks by their root hashes; no message of the gRPC protocols names a r
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +36,7 @@ from ockam.identity.tls import Tls, TlsFilesError, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.token import Token, is_this_machine
 from stream_client.errors import ClientError, InvalidArgument, NodeFailed, NodeUnreachable
-from stream_client.shell.base_shell import Backoff, Reconnect
+from stream_client.shell.base_shell import CHANCE, Backoff, Reconnect
 
 BLOCK_BYTES_MAX: Final = VerifierSettings().block_bytes_max
 """The largest block that a subscriber takes: the limit of a node that verifies blocks."""
@@ -57,7 +56,7 @@ class GrpcSubscription(SubscribeAnswer):
         self._block_bytes = 0
         self._next = start
         self._last = end
-        self._backoff = Backoff(Reconnect(), random.random)
+        self._backoff = Backoff(Reconnect(), CHANCE)
         self._blocks: deque[tuple[int, list[bytes]]] = deque()
         self._changed = trio.Event()
         self._call: AskedCall | None = None
