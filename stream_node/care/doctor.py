@@ -53,7 +53,7 @@ CLOCK_SLACK_US = 1_000_000
 
 
 def examine(config: Config) -> list[Finding]:
-    """Runs all checks on this machine and these settings, in the order of the report. Measuring syncs takes 2 s."""
+    """Runs all checks on this machine and these settings, in the order of the report. The syncs take up to 2 s."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)

@@ -176,7 +176,7 @@ def _noted(folder: Path) -> int:
 
 
 def database_folders(folder: Path) -> dict[str, Path]:
-    """Returns the database folders of a data directory by worker, or "" without workers. Raises ConfigError."""
+    """Returns the database folders of a data directory by worker; by "" without workers. Raises ConfigError."""
     count = find_workers(folder)
     if count is None:
         return {"": folder}

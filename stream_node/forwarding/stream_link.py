@@ -57,7 +57,7 @@ class LinkedWorker(Worker):
         """Takes the `error` that answers an `ask` or a push as a whole."""
 
     def settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
-        """Takes the result of a push of `size_bytes` of data. index: None if it is not known to be stored."""
+        """Takes the result of a push of `size_bytes` of data. index: None if `reason` says why it may not be stored."""
 
 
 class StreamLink:
@@ -100,7 +100,7 @@ class StreamLink:
         return self.ask("pull", RICH_PULL.encode_request(request))
 
     def push(self, message: Message, data: bytes, origin: Origin = HERE) -> bool:
-        """Stores data for a message. Returns False if there is no such stream any more."""
+        """Stores data for a message, which `settled` gets. Returns False if there is no such stream any more."""
         payload = PUSH.encode_request(PushRequest(self._pushes, data))
         self._pending[self._pushes] = message, len(data)
         if not self._node.send(Message((self._stream,), (self._inner, PUSHED), payload, origin)):

@@ -110,7 +110,7 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def wait(self, timeout_s: float | None = 30.0) -> int:
-        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired."""
+        """Waits for the end of the node (None: without a limit), and returns its exit code. Raises TimeoutExpired."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code

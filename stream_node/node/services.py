@@ -110,7 +110,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     index: IndexStatistics
     blocks: BlockServicesStatistics | None  # None if the block node is off or runs at another node of the cluster
     mirrors: list[MirrorState]  # the partitions that follow a source on another node, or fence their former one
-    forwarding: ForwardingStatistics | None = None
+    forwarding: ForwardingStatistics | None = None  # None if it is off
 
 
 class Services:

@@ -224,7 +224,7 @@ class MessageCopier:
     async def _take_created(self, remote: RemoteNode) -> None:
         """Gives a mirror without messages the creation time of its source, by which readers tell incarnations apart.
         A reader that goes on at the mirror after a promotion then reads the same stream. A mirror with messages keeps
-        its own time, which readers may know: an earlier version has made it."""
+        its own time, which readers may know. It can differ if an earlier version of this program made the mirror."""
         name, partition = self._stream.identity
         if self._stream.bounds.next_index:
             return

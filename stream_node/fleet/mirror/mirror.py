@@ -114,7 +114,7 @@ class Mirror:
         self.condition = MirrorCondition.STARTING
         self.reason = ""
         # The end of the source in its last answer, and when the mirror requested that answer, in microseconds since
-        # 1970. Everything that the source had confirmed by then is before that end.
+        # 1970; 0 if there was none. Everything that the source had confirmed by then is before that end.
         self.source_next_index, self.heard_us = row.source_next_index, row.heard_us
         self.promotion_reason = ""  # why a promotion that is under way does not go on; empty if it does
         self._level_s = trio.current_time()
