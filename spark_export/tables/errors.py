@@ -93,15 +93,18 @@ class ExportStopped(ExportError):
 
 @contextmanager
 def full_disk_told(place: object) -> Iterator[None]:
-    """Turns the error of a full disk into ExportDiskFull. place: the address of the export."""
+    """Turns the error of a full disk into ExportDiskFull. place: the address of the export; told if no path is known.
+
+    The disk of Spark's temporary files can be another one.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         raise ExportDiskFull(
-            f"no room in {place}: the disk is full ({error.strerror}); nothing of what is new is in the table, free "
-            "space and run again"
+            f"no room in {error.filename or place}: the disk is full ({error.strerror}); nothing of what is new is in "
+            "the table, free space and run again"
         ) from error
 
 

@@ -34,6 +34,7 @@ from spark_export.tables.errors import (
     ExportStopped,
     PositionsMoved,
     TableRefused,
+    full_disk_told,
 )
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
@@ -76,6 +77,13 @@ def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path
     assert [exit_code(each.value) for each in (unreachable, full)] == [TRY_AGAIN, TRY_AGAIN]
     assert [exit_code(each.value) for each in (missing, refused)] == [FAILED, FAILED]
     assert [exit_code(each) for each in (None, ExportStopped(""), PositionsMoved(""))] == [0, STOPPED, TRY_AGAIN]
+
+
+@pytest.mark.parametrize(("path", "named"), [(None, "/lake"), ("/tmp/spark/part", "/tmp/spark/part")])
+def test_the_disk_that_is_full_is_named(path: str | None, named: str) -> None:
+    """Spark's temporary files can be on another disk than the table."""
+    with pytest.raises(ExportDiskFull, match=f"no room in {named}: "), full_disk_told("/lake"):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
 @contextmanager
