@@ -360,7 +360,7 @@ class LeaseGroups:
         request: LeaseRequest,
         on_done: Callable[[LeaseResponse | Refusal], None],
     ) -> None:
-        """Writes what the machine has changed for a request, and answers the request."""
+        """Writes the rows that the machine has changed for a request, and answers the request."""
         changes = machine.take_changes()
         self._report_moves(key, machine)
 

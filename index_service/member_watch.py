@@ -20,7 +20,7 @@ MemberKey: TypeAlias = tuple[str, str, str]
 
 
 class WatchedMember(NamedTuple):
-    """The last lease request of a member. origin: its connection. number: its id. asked_s: when it came, in seconds."""
+    """The last lease request of a member: the connection, the id of the request, and when it came, in seconds."""
 
     origin: Origin
     number: int

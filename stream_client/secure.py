@@ -55,7 +55,7 @@ def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> Cl
         raise InvalidArgument(
             "a secure channel needs the framing head: peers of the legacy framing have no such channel"
         )
-    # Loaded here, since most clients need no cryptography.
+    # These modules are loaded here, since most clients need no cryptography.
     from ockam.identity.channel.errors import InvalidIdentifier
     from ockam.identity.channel.identity_history import parse_identifier
     from stream_client.core.channel_connection import ChannelConnection, ChannelSettings

@@ -495,7 +495,7 @@ encode_extras = _extras_encoder.encode
 
 
 def encode_beside(headers: list[Header], sequence: Sequence | None = None) -> bytes | None:
-    """Returns what is stored beside a message; None if it has neither headers nor a sequence number."""
+    """Encodes the headers and the sequence number of a message for their column; None if it has neither."""
     return encode_extras(Extras(headers, sequence)) if headers or sequence is not None else None
 
 

@@ -43,7 +43,7 @@ class StreamChange(Operation, Generic[T]):
     """A change of a stream that its worker makes while nothing else changes it.
 
     work: makes the change, and returns its result.
-    record, last_time_us, history, mirror: what is stored after the change.
+    record, last_time_us, history, mirror: the stored values after the change.
     appended: the messages that `work` has appended, for the messages in memory.
     """
 
@@ -145,7 +145,7 @@ def take_history(session: Session, change: AnyChange, source_history: History) -
 
 
 class Copied(NamedTuple):
-    """The result of a step."""
+    """The result of one step of `copy_aside`."""
 
     record: StreamRecord  # the row of the other stream after the step
     fits: bool  # whether that stream begins where the copies begin

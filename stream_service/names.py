@@ -61,7 +61,7 @@ NEAR_MAX = 3
 
 def near_names(name: str, known: Iterable[str]) -> str:
     """Returns the known names that resemble a misspelled name, as text: "'orders' or 'order'", or ""."""
-    # Imported here, because only error messages need difflib, and its import is slow.
+    # difflib is imported here, because only error messages need it, and its import is slow.
     from difflib import get_close_matches
 
     by_small = {each.lower(): each for each in known}

@@ -1,5 +1,5 @@
-"""The table of publishers: what a stream knows of publishers whose messages it may not have any more. It also has the
-storage operations on these rows.
+"""The table of publishers, for publishers whose messages a stream may not have any more, and the storage operations on
+its rows.
 
 It keeps the last sequence number of a publisher whose messages are deleted, or are so old that a start does not read
 them. If the node has access rules, it also keeps the identity that used a publisher id first.

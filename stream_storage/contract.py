@@ -57,7 +57,7 @@ class Operation:
 
     __slots__ = ("error", "on_done")
     needs_little: ClassVar[bool] = False
-    """Whether the operation frees room, or saves what a consumer needs to go on: on a full disk it gets the ballast."""
+    """Whether the operation gets the ballast on a full disk: it frees room, or a consumer cannot go on without it."""
 
     def __init__(self, on_done: Callable[[Any], None]) -> None:
         self.error: StorageError | None = None
@@ -83,7 +83,7 @@ class Operation:
 
 
 class Do(Operation, Generic[T]):
-    """Calls a function inside one transaction. result: what the function has returned, after the operation."""
+    """Calls a function inside one transaction. result: the result of the function, after the operation."""
 
     __slots__ = ("_work", "result")
     result: T
@@ -97,7 +97,7 @@ class Do(Operation, Generic[T]):
 
 
 class DoLittle(Do[T]):
-    """Calls a function that frees room, or saves what a consumer or a stream needs to go on."""
+    """A `Do` that gets the ballast on a full disk: it frees room, or a consumer or stream cannot go on without it."""
 
     __slots__ = ()
     needs_little = True

@@ -305,7 +305,7 @@ class ThreadRunner(trio.abc.AsyncResource):
         if self.writer.gave_up_ballast:
             self.writer.gave_up_ballast = False
             self.tell_no_room()
-        # Counted before the calls of `on_done`: a write that one of them submits is committed here only if it is alone.
+        # Writes are counted before the calls of `on_done`. A write that such a call submits is committed here if alone.
         self._writes -= len(operations)
         self._complete(operations)
 

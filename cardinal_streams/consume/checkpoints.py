@@ -105,7 +105,7 @@ class NodeCheckpoints:
                     # Later saves must name this stream: the former mark would move the position to the former stream.
                     mark.created_us = created_us
             await self._indexes.save(topic, offsets)
-        # Reported at the end, so that this checkpoint is saved all the same.
+        # A reset is reported at the end, so that this checkpoint is saved all the same.
         if self._resets:
             source = self._resets[0]
             topic, partition = split_source(source)

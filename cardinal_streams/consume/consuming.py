@@ -308,7 +308,7 @@ async def consume(
     chain: KeptChain | None = None
     async with AsyncExitStack() as stack:
         if chain_store is not None:
-            # Imported here, since consumers without a chain store need no database.
+            # The module is imported here, since consumers without a chain store need no database.
             from cardinal_streams.consume.chain_store import open_chain_store
 
             chain = await stack.enter_async_context(open_chain_store(chain_store, application, wants))

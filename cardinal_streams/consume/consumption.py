@@ -195,7 +195,7 @@ class Consumption(Generic[M, T]):
     async def save(self) -> None:
         """Saves a checkpoint durably, if items were done since the last save."""
         if self._store is not None and self._save_due_s < math.inf:
-            # Cleared first: an item that is done during this save makes another save due.
+            # The time is cleared first: an item that is done during this save makes another save due.
             self._save_due_s = math.inf
             try:
                 await self._store.save(self.checkpoint())

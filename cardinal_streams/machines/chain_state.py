@@ -47,7 +47,7 @@ class ChainBlocks:
         """Returns the path from the block of the chain at which this node forks off, up to the node; an empty list if
         an ancestor is missing."""
         path = [node]
-        # Collected from the node to the chain, then reversed.
+        # The path is collected from the node to the chain, then reversed.
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
             above = None if parent is None else self.tree.find(parent)
@@ -137,7 +137,7 @@ class ChainBlocks:
         if number is None:
             return
         for node in self.waiting.take_due(number):
-            # Checked again when the chain has grown by the reorg threshold plus 1, and not at each block.
+            # The node is checked again when the chain has grown by the reorg threshold plus 1, and not at each block.
             if self.is_heavier(node.weight):
                 self.waiting.put_off(node, number + 1 + self.chain.removable_max)
             else:

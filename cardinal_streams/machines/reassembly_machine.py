@@ -311,7 +311,7 @@ class Reassembler:
             block.touched = self._messages
             while self._bytes > self._bytes_max or len(self._blocks) > self._blocks_max:
                 self._make_room(block, events)
-            # Checked at the message at which the first block can become idle, not at each one.
+            # The check is made only at the message at which the first block can become idle.
             if self._messages >= self._idle_check_at and self._gives_idle_up:
                 self._evict_idle(events)
 

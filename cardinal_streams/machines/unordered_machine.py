@@ -112,7 +112,7 @@ class UnorderedConsumer(RereadingConsumer):
 
     def done(self, event: Completed) -> None:
         """Notes that the application has finished this block. Raises `ValueError` at a second call."""
-        # Compared by identity: the same block can be returned twice.
+        # The events are compared by identity: the same block can be returned twice.
         if self._unfinished.get(event.batch.hash) is not event:
             raise ValueError("this block is not among those that are unfinished")
         del self._unfinished[event.batch.hash]

@@ -39,7 +39,7 @@ OLD_CATALOG = "stream_node"
 @dataclass(frozen=True)
 class OldExport:
     """The contents of an earlier version's ledger. runs: the ranges and the present files of each run.
-    unsure: the runs that a crash interrupted; the table's log says which it has. losses: rows that a repair gave up."""
+    unsure: the runs that a crash interrupted; the log says which it has. losses: rows that a repair gave up."""
 
     table_id: str
     format: str
@@ -57,7 +57,7 @@ def migrate(
     history: ExportHistory,
     ledger: Path | None = None,
 ) -> dict[str, Any]:
-    """Takes over the export at an address. Returns what was done, for a report.
+    """Takes over the export at an address. Returns the result, for a report.
 
     ledger: the ledger's file; None: where earlier versions kept it. Raises TableRefused if there is nothing to take
     over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then rows and

@@ -158,7 +158,10 @@ def take_step(ranges: Sequence[IndexRange], rows_max: int, bytes_max: int) -> li
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of each range after its first row, from 0 to 1, that fits into `most` of `total`."""
+    """Returns which share of the rows after the first rows, from 0 to 1, fits into a step of the size `most`.
+
+    total, first: the sizes of all rows, and of the first row of each range.
+    """
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
 

@@ -119,7 +119,7 @@ class Exporter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Ends what the exports have started."""
+        """Closes the resources that the exports have opened: none, in this class."""
 
     def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.

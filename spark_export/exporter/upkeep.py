@@ -69,7 +69,7 @@ def forget(
     log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float | None = None
 ) -> dict[str, Any]:
     """Erases the messages of a stream, or those with one key, that the node has stored until now, and keeps them out of
-    later runs. Returns what was done, for a report. Raises ExportError.
+    later runs. Returns the result, for a report. Raises ExportError.
 
     keep_s: how long older versions of the table, which still have the rows, are kept for their readers; None: as long
         as the owner of the table says, else not at all.

@@ -166,7 +166,7 @@ def _ends_of(path: Path, column: str) -> tuple[int, int] | None:
 class Outputs:
     """The tables during one step. `read` also returns the rows that the step has written.
 
-    before: the state after the last step; None if all tables are built anew, which replaces what is there.
+    before: the state after the last step; None if all tables are built anew, which replaces the existing rows.
     """
 
     def __init__(self, spark: Any, out: Path, before: Manifest | None) -> None:

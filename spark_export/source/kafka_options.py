@@ -1,6 +1,6 @@
 """Kafka's options: a query for Spark's Kafka source or sink runs here if only the name of the format is changed.
 
-The tables `SOURCE` and `SINK`, which `docs/spark.md` shows, say for each option of Spark 4.3 what becomes of it.
+The tables `SOURCE` and `SINK`, which `docs/spark.md` shows, say how each option of Spark 4.3 is handled.
 """
 
 from __future__ import annotations

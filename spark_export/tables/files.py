@@ -144,7 +144,7 @@ class FilesWriter:
 
 
 class _Sink:
-    """A file for `pq.ParquetWriter`. `end_footer` writes what comes after `begin_footer`, behind its checksum."""
+    """A file for `pq.ParquetWriter`. `end_footer` writes the bytes since `begin_footer` behind their checksum."""
 
     closed = False
 

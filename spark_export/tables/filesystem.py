@@ -87,7 +87,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
-    """Removes files that are in no table. What cannot be removed now is removed with the table's old files."""
+    """Removes files that are in no table. Files that cannot be removed now are removed with the table's old files."""
     filesystem, root = open_filesystem(plan.root, plan.options)
     for each in files:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The log of an exported table, which decides what is exported: the interface of the formats, and what they share.
+"""The log of an exported table, which decides what is exported: the interface and the shared code of the formats.
 `open_table` chooses the class of a format, which loads the library of the format.
 
 A commit of an export adds files and moves the positions of the partitions in one transaction of the table's own log.
@@ -191,7 +191,7 @@ class TableLog(ABC):
             give_tree(self.place.folder)
 
     def _sync(self, address: str, since_s: float = 0.0) -> None:
-        """Makes what a library has written into a folder since a time durable. The data files are durable already."""
+        """Makes durable the files that a library has written into a folder since a time. Data files are so already."""
         if (place := parse_place(address)).is_local:
             sync_new(place.folder, since_s)
         self._give()

@@ -122,7 +122,7 @@ class SequenceMachine:
         """Returns every push that a confirm finishes. `unanswered`: all unanswered pushes, oldest first."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
-        # Stored now or earlier: the node knows the first number, so the pushes that wait can follow.
+        # The message is stored, now or earlier. So the node knows the first number, and the waiting pushes can follow.
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.is_duplicate = confirm.status is RichStatus.DUPLICATE
             # The index 0 of a duplicate can also say that the node does not remember the index of the message.

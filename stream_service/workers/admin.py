@@ -95,7 +95,7 @@ class StreamManagement:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no operation is under way whose end changes this object."""
+        """False while an operation is under way whose end changes this object."""
         return not self._under_way and not self._cuts
 
     @property

@@ -185,7 +185,7 @@ class StreamDirectory(StreamServices):
         ]
 
     def tend(self, address: Address) -> None:
-        """Deletes what exceeds the retention of a partition, and ends its worker if nobody has needed it for long."""
+        """Deletes messages that exceed a partition's retention. Ends its worker if nobody has needed it for long."""
         stream = self._addresses.get(address)
         if stream is not None:
             self._tend_asleep(address, stream)

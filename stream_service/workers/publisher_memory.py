@@ -1,4 +1,4 @@
-"""PublisherMemory: what one stream remembers of its publishers, in memory and in the table of publishers.
+"""PublisherMemory: the state of one stream's publishers, in memory and in the table of publishers.
 
 The table is brought up to date every NOTED_EVERY messages, so that a start reads few messages and forgets no publisher.
 The worker of the stream decides when numbers are read: it may store nothing meanwhile.

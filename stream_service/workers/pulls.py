@@ -118,7 +118,7 @@ class PullQueue:
             _unpark(pull)
 
     def hold(self) -> None:
-        """Stops answering pulls, except those being read, until `answer` is called: earlier pushes are not on disk."""
+        """Answers no pulls, except those being read, until `answer` is called: earlier pushes are not stored yet."""
         self._machine.is_held = True
 
     def answer(self) -> None:

@@ -198,7 +198,7 @@ class PushRun:
         self._traced = [*self._traced, *traces.match(self.messages[begin:], self.requests[begin:])]
 
     def remember(self, first_index: int) -> None:
-        """Makes the numbers of the stored pushes known. Called before another run can be refused."""
+        """Records the sequence numbers of the stored pushes. To be called first: a refused run forgets others."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
 

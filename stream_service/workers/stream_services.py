@@ -65,7 +65,7 @@ class StreamServices:
 
     @property
     def has_rules(self) -> bool:
-        """Whether the node decides by rules who may do what."""
+        """Whether the node has access rules."""
         return self.node.gate is not None
 
     def may_follow(self, origin: Origin, name: str) -> bool:
