@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import trio
 
 from ockam.actors.address import LOCAL, TCP, Address, Route
 from ockam.actors.message import Message
-from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.protocol import Protocol, ProtocolError, failed_payload
-from ockam.transport.remote_streams import RemoteStreams
+
+if TYPE_CHECKING:
+    from ockam.actors.node import Node
+    from ockam.transport.remote_streams import RemoteStreams
 
 LOOK_S = 0.2
 """The interval in which a waiting request notices that its connection was closed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -15,7 +16,9 @@ from ockam.actors.message import Message
 from ockam.actors.worker import TaskAnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
-from stream_node.node.parts import NodeParts
+
+if TYPE_CHECKING:
+    from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_troubles"
 PART_ADDRESS = local("node_troubles_part")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 import bare
 from ockam.actors.address import local
 from ockam.actors.asker import ask_all
-from ockam.actors.cell import WorkerState
 from ockam.actors.message import Message
 from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
-from ockam.transport.remote_streams import RemoteStreams
+
+if TYPE_CHECKING:
+    from ockam.actors.cell import WorkerState
+    from ockam.transport.remote_streams import RemoteStreams
 
 ADDRESS = "node_own_workers"
 PART_ADDRESS = local("node_own_workers_part")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -24,7 +25,9 @@ from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.roster import ConnectedPeer, Presence, Roster, Traffic
-from stream_node.node.parts import NodeParts
+
+if TYPE_CHECKING:
+    from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_connections"
 PART_ADDRESS = local("node_connections_part")

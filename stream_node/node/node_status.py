@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -15,9 +16,10 @@ from ockam.actors.worker import TaskAnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from stream_node.care.trouble_service import register_troubles
-from stream_node.node.parts import NodeParts
 from stream_node.version import __version__
-from stream_storage.sqlite.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_status"
 MADE_EVERY_S = 0.1
@@ -89,6 +91,9 @@ class NodeStatusService(TaskAnsweringWorker):
 
     def _make(self) -> NodeStatus:
         """Returns the present status, with the request id 0."""
+        # `stream-node status` and `top` import this module for its protocol, and do without SQLAlchemy.
+        from stream_storage.sqlite.schema import SCHEMA_VERSION
+
         # One snapshot of all statistics, so that the counters of an answer belong together.
         parts, found = self._parts, self._parts.statistics()
         storage, services = found.storage, found.services
