@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -105,14 +105,18 @@ def main() -> NoReturn:
         sys.exit(FAILED)
     # A shell that completes a line passes it in one of these variables, and no arguments.
     completed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
-    words = sys.argv[1:] or completed.split()[1:]
-    sys.exit(run(build(words[0] if words else "")))
+    sys.exit(run(build(_first_word(sys.argv[1:] or completed.split()[1:]))))
+
+
+def _first_word(words: Sequence[str]) -> str:
+    """Returns the name of the command, before which `--` may stand; "" without words."""
+    return next((word for word in words if word != "--"), "")
 
 
 def run(command: Callable[..., object]) -> int:
     """Runs a command and returns its exit code. An error that a user can cause is a line on stderr, or with `--json` an
     object with `error` and `exit_code`. Of `status --check` it is a line on stdout, as of a monitoring plug-in."""
-    is_check = sys.argv[1:2] == ["status"] and any(each.partition("=")[0] == "--check" for each in sys.argv)
+    is_check = _first_word(sys.argv[1:]) == "status" and any(each.partition("=")[0] == "--check" for each in sys.argv)
     try:
         # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` and
         # `--check` it raises these errors instead, and returns the exit code.
@@ -125,8 +129,7 @@ def run(command: Callable[..., object]) -> int:
         _discard_output()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         cause = first_cause(error)
-        # typer turns Ctrl-C into Abort.
-        if isinstance(cause, KeyboardInterrupt | typer.Abort):
+        if isinstance(cause, KeyboardInterrupt):
             return INTERRUPTED
         if isinstance(cause, BrokenPipeError):
             _discard_output()

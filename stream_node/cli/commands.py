@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextvars import copy_context
 from copy import copy
@@ -142,7 +143,8 @@ def load_help(path: str) -> Callable[[], None]:
     def shown() -> None:
         pass
 
-    shown.__doc__ = function.co_consts[0]
+    # Python -OO leaves out docstrings, and since 3.14 also their place among the constants.
+    shown.__doc__ = function.co_consts[0] if sys.flags.optimize < 2 else None
     return shown
 
 

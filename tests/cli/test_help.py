@@ -90,6 +90,23 @@ def test_a_value_that_looks_like_a_help_runs_the_command(command: CommandLine) -
         assert done.code in (1, 3)
 
 
+def test_two_dashes_may_stand_before_a_command(command: CommandLine) -> None:
+    """Claim: with `--` before its name, a command does the same, also a check. Method: real processes, and no node."""
+    lost = ("--node", "127.0.0.1:1")
+    done = command.apart("--", "status", "--check", "lag=1", *lost)
+    assert (done.code, done.text.partition(":")[0]) == (3, "UNKNOWN")
+    done = command.apart("--", "push", "orders", "--data", "paid", *lost)
+    assert (done.code, done.stdout) == (3, b"")
+    assert "cannot reach a node" in done.stderr
+
+
+def test_the_protocols_of_status_and_top_import_no_database() -> None:
+    program = "import sys, stream_node.top.reading, stream_node.hosting.status, stream_node.care.trouble_service\n"
+    program += "print('sqlalchemy' in sys.modules, 'stream_node.node.parts' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+
+
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
 def test_every_command_has_an_example_and_json(command: CommandLine, name: tuple[str, ...]) -> None:
     help_text = command(*name, "--help").text
