@@ -13,11 +13,10 @@ from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions
 from stream_node.cli.output import columns, counted, progress_shown, say
 from stream_node.cli.values import CommandFailed
 
-if TYPE_CHECKING:
-    from block_node.backfill.protocol import BackfillReport, BackfillSource
 if TYPE_CHECKING or RUNS:
     import trio
 
+    from block_node.backfill.protocol import BACKFILL, BackfillAsk, BackfillReport, BackfillSource
     from stream_client import StreamClient
 
 STATES = ("idle", "running", "error", "off")
@@ -97,9 +96,6 @@ async def sources(client: StreamClient) -> None:
 
 
 async def _ask(client: StreamClient, *, begin: bool = False) -> BackfillReport:
-    # The commands `block` load this module, too, and do without the protocol, which imports SQLAlchemy.
-    from block_node.backfill.protocol import BACKFILL, BackfillAsk
-
     return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
 
 
