@@ -196,7 +196,7 @@ class Reassembler:
         return True
 
     def lacks(self, hashes: Iterable[bytes]) -> bool:
-        """Whether one of these blocks was put off or given up."""
+        """Whether one of these blocks was put off or given up. True if too many were put off to be named."""
         put_off = self.put_off.hashes
         return put_off is None or any(hash_ in put_off or hash_ in self._given_up for hash_ in hashes)
 

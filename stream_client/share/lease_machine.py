@@ -112,7 +112,7 @@ class LeaseClientMachine:
 
     def wait_s(self, now_s: float) -> float:
         """Returns for how many seconds the node may delay its answer while nothing changes: 0 before the first answer,
-        and while the member gives back partitions."""
+        and while the member has partitions that the node wants back."""
         return 0.0 if self._deadline_s == -math.inf or self.asked_back(now_s) else self._ttl_s / WAITS_PER_TTL
 
     def next_due_s(self) -> float:

@@ -208,7 +208,7 @@ class PullMachine(Generic[P]):
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Returns whether the consumer has blocked pulls, and has taken enough answers for these pulls to be next."""
+        """Puts the blocked pulls of a consumer next if it has taken enough answers. Returns whether it has done so."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None

@@ -68,7 +68,7 @@ def push_failure(message: Message, request: PushRequest | PushBatch | RichPush, 
 def refusal_payload(message: Message, reason: str) -> bytes | None:
     """Encodes the answer to a push that is refused, for example because it is too large.
 
-    Returns None if the client understands no such answer. Then the caller answers with `error`.
+    Returns None if the message is no push, or the client understands no such answer. The caller then sends an `error`.
     """
     try:
         request = _decode(message.payload)

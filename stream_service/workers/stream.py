@@ -133,7 +133,8 @@ class StreamWorker(ReadableStream):
 
     def find_rest(self, received: int, now_s: float) -> StoredStream | None:
         """Returns the stream for its next worker if this worker can end, else None. It can end if it has got no message
-        for REST_AFTER_S, and nothing is under way. received: the number of messages so far. now_s: a steady time."""
+        for REST_AFTER_S, nothing is under way, no publisher numbers its messages, and the stream is no mirror.
+        received: the number of messages so far. now_s: a steady time."""
         if received != self._received:
             self._received, self._unused_since_s = received, now_s
         parts = self._pulls, self._bulk, self.admin
