@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         WorkerEnded,
     )
     from ockam.identity.channel.identity_file import ensure_identity
-    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.proof import OwnIdentity
     from ockam.identity.channel.trust_list import TrustList
     from ockam.identity.channel.workers.channels import SecureChannels
     from ockam.identity.gate import Gate
@@ -128,7 +128,7 @@ _MODULES = {
     "errors": "AddressInUse AskRefused AskTimedOut CallbackExpected ChildFailed ConnectFailed FrameTooLarge "
     "InvalidAddress InvalidMessage OckamError RemoteProtocolError WorkerEnded",
     "identity.channel.identity_file": "ensure_identity",
-    "identity.channel.own_identity": "OwnIdentity",
+    "identity.channel.proof": "OwnIdentity",
     "identity.channel.trust_list": "TrustList",
     "identity.channel.workers.channels": "SecureChannels",
     "identity.gate": "Gate",

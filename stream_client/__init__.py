@@ -85,7 +85,7 @@ from stream_service.extensions import (
 from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
-    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.proof import OwnIdentity
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
     from stream_client.connecting import connect
@@ -188,7 +188,7 @@ __all__ = [
 
 
 _LATER = {
-    "OwnIdentity": "ockam.identity.channel.own_identity",
+    "OwnIdentity": "ockam.identity.channel.proof",
     "Tls": "ockam.identity.tls",
     "Token": "ockam.identity.token",
     "connect": "stream_client.connecting",

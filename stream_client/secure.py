@@ -14,7 +14,7 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.proof import OwnIdentity
 
 LISTENER = "secure_channel"
 """The name of the listener for secure channels at a stream node. Ockam's Rust nodes listen at "api"."""
@@ -37,7 +37,7 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the client's own identity. Raises InvalidArgument if its file cannot be used."""
         from ockam.identity.channel.errors import IdentityFileError
         from ockam.identity.channel.identity_file import load_identity
-        from ockam.identity.channel.own_identity import OwnIdentity
+        from ockam.identity.channel.proof import OwnIdentity
 
         if isinstance(self.identity, OwnIdentity):
             return self.identity

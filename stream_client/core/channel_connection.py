@@ -26,7 +26,7 @@ from ockam.identity.channel.channel_machine import ChannelMachine, SecureChannel
 from ockam.identity.channel.errors import HandshakeFailed, IdentityRefused, NoncesUsedUp, PeerRefused, PlaintextRefused
 from ockam.identity.channel.identity_history import PeerIdentity, format_identifier
 from ockam.identity.channel.messages import PLAINTEXT, PlaintextReader, PlaintextWriter
-from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.proof import OwnIdentity
 from ockam.identity.channel.transport import OVERHEAD_BYTES
 from ockam.transport.frames import BadFrame, FrameHeads
 from ockam.transport.wire import Wire

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ockam.quotas.limits import Bucket
+
 HOSTS_MAX = 10_000
 """The most hosts whose handshakes of the last second are counted. The host idle longest is forgotten first."""
 
@@ -59,7 +61,7 @@ class AdmissionMachine(Generic[C]):
 
     def __init__(self, limits: ChannelLimits) -> None:
         self._limits = limits
-        self._hosts: dict[str, tuple[float, float]] = {}
+        self._hosts: dict[str, Bucket] = {}
         # The oldest handshake is the first of a dict.
         self.handshakes: dict[C, Hashable] = {}
         self.channels: dict[C, Hashable] = {}
@@ -70,10 +72,9 @@ class AdmissionMachine(Generic[C]):
         """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted."""
         # A host gets permits with time, and has at most the permits of one second.
         rate = self._limits.handshakes_per_s
-        room, at_s = self._hosts.pop(host, (rate, now_s))
-        room = min(rate, room + (now_s - at_s) * rate)
-        is_admitted = room >= 1
-        self._hosts[host] = (room - 1 if is_admitted else room, now_s)
+        bucket = self._hosts[host] = self._hosts.pop(host, Bucket(rate, rate))
+        is_admitted = bucket.room(now_s) >= 1
+        bucket.spend(is_admitted, now_s)
         if len(self._hosts) > HOSTS_MAX:
             del self._hosts[next(iter(self._hosts))]
         return is_admitted

@@ -23,8 +23,7 @@ from ockam.identity.channel.errors import (
 from ockam.identity.channel.identity_history import PeerIdentity
 from ockam.identity.channel.messages import CLOSE, PAYLOAD_HEAD, read_control
 from ockam.identity.channel.noise import NoiseHandshake
-from ockam.identity.channel.own_identity import OwnIdentity
-from ockam.identity.channel.proof import read_proof
+from ockam.identity.channel.proof import OwnIdentity, read_proof
 from ockam.identity.channel.transport import Opener, Sealer
 
 

@@ -15,7 +15,7 @@ import msgspec
 from ockam.files.durable_files import make_folder, sync, write_durably
 from ockam.files.parsing import parse_json
 from ockam.identity.channel.errors import IdentityFileError, IdentityRefused
-from ockam.identity.channel.own_identity import OwnIdentity, Secrets, make_identity, must_renew, renewed
+from ockam.identity.channel.proof import OwnIdentity, Secrets, make_identity, must_renew, renewed
 
 MODE: Final = 0o600
 FORMAT: Final = 1

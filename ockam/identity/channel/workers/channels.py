@@ -31,7 +31,7 @@ from ockam.quotas.usage import Usage, party_key
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.proof import OwnIdentity
     from ockam.identity.channel.workers.channel import ChannelWorker
 
 LISTENER = "secure_channel"

@@ -14,7 +14,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.channel.channel_machine import ChannelMachine, Trust
 from ockam.identity.channel.messages import PAYLOAD_HEAD, PLAINTEXT, PlaintextReader
-from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.proof import OwnIdentity
 from ockam.identity.channel.trust_list import TrustList
 from ockam.identity.channel.workers.channels import SecureChannels
 from tests.ockam.identity.channel.samples import NOW_S, ephemeral, identity, trust_all

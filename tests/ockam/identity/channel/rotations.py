@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from ockam.identity.channel.cbor import write_array, write_boolean, write_bytes, write_null, write_unsigned
 from ockam.identity.channel.identity_history import CHANGE, CHANGES_MAX, sign_data, verify_history, write_variant
 from ockam.identity.channel.noise import public_bytes
-from ockam.identity.channel.own_identity import OwnIdentity, Secrets
-from ockam.identity.channel.proof import make_attestation
+from ockam.identity.channel.proof import OwnIdentity, Secrets, make_attestation
 from tests.ockam.identity.channel.samples import NOW_S
 
 

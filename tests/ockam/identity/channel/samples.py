@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ockam.identity.channel.channel_machine import ChannelMachine, Trust
 from ockam.identity.channel.identity_history import PeerIdentity
-from ockam.identity.channel.own_identity import OwnIdentity, make_identity
+from ockam.identity.channel.proof import OwnIdentity, make_identity
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "secure_channel" / "vectors.json"
 NOW_S = 1_795_317_700

@@ -18,7 +18,7 @@ from ockam.identity.channel.errors import (
     PlaintextRefused,
 )
 from ockam.identity.channel.messages import CLOSE, PLAINTEXT
-from ockam.identity.channel.own_identity import ATTESTATION_S, OwnIdentity, renewed
+from ockam.identity.channel.proof import ATTESTATION_S, OwnIdentity, renewed
 from tests.ockam.identity.channel.samples import (
     NOW_S,
     channel,

@@ -20,7 +20,7 @@ from ockam.actors.address import local, tcp
 from ockam.actors.message import HERE, Message
 from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.identity_file import create_identity, load_identity
-from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.proof import OwnIdentity
 from ockam.identity.channel.trust_list import save_trusted
 from ockam.transport.frames import FrameReader, FrameWriter
 from ockam.transport.wire_head import HEAD

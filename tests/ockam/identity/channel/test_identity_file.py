@@ -15,8 +15,7 @@ import pytest
 from ockam.identity.channel.errors import IdentityFileError, IdentityRefused
 from ockam.identity.channel.identity_file import create_identity, ensure_identity, load_identity
 from ockam.identity.channel.noise import public_bytes
-from ockam.identity.channel.own_identity import ATTESTATION_S, DAY_S, IDENTITY_S, OwnIdentity
-from ockam.identity.channel.proof import verify_proof
+from ockam.identity.channel.proof import ATTESTATION_S, DAY_S, IDENTITY_S, OwnIdentity, verify_proof
 from tests.ockam.identity.channel.samples import NOW_S, identity
 
 

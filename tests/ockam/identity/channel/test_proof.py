@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from ockam.identity.channel.errors import IdentityRefused, InvalidIdentifier
 from ockam.identity.channel.identity_history import CHANGES_MAX, parse_identifier, verify_history
 from ockam.identity.channel.noise import public_bytes
-from ockam.identity.channel.own_identity import ATTESTATION_S, BACKDATED_S, IDENTITY_S, OwnIdentity
-from ockam.identity.channel.proof import CLOCK_SKEW_S, make_attestation, make_proof, verify_proof
+from ockam.identity.channel.proof import (
+    ATTESTATION_S,
+    BACKDATED_S,
+    CLOCK_SKEW_S,
+    IDENTITY_S,
+    OwnIdentity,
+    make_attestation,
+    make_proof,
+    verify_proof,
+)
 from tests.ockam.identity.channel.rotations import KEYS, changes
 from tests.ockam.identity.channel.samples import NOW_S, identity, kept
 

@@ -17,7 +17,7 @@ from ockam.identity.channel.cbor import write_array
 from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.errors import IdentityFileError
 from ockam.identity.channel.messages import CLOSE
-from ockam.identity.channel.own_identity import OwnIdentity
+from ockam.identity.channel.proof import OwnIdentity
 from ockam.identity.channel.trust_list import KnownHistories, TrustList
 from ockam.transport.frames import FrameReader, FrameWriter
 from ockam.transport.wire_head import HEAD

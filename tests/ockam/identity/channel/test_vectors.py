@@ -30,7 +30,7 @@ from ockam.identity.channel.identity_history import (
 )
 from ockam.identity.channel.messages import CLOSE, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter, read_control
 from ockam.identity.channel.noise import NoiseHandshake, _hkdf, _Symmetric
-from ockam.identity.channel.own_identity import OwnIdentity, Secrets
+from ockam.identity.channel.proof import OwnIdentity, Secrets
 from ockam.identity.channel.transport import Opener, Sealer, next_key
 from ockam.transport.wire_head import HEAD
 from tests.ockam.identity.channel.samples import VECTORS, ephemeral, identity, trust_all

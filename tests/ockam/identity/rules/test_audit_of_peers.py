@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
 from ockam.identity.channel.channel_machine import ChannelMachine
-from ockam.identity.channel.own_identity import OwnIdentity, make_identity
+from ockam.identity.channel.proof import OwnIdentity, make_identity
 from ockam.identity.channel.trust_list import save_trusted
 from ockam.identity.rules.rights import ALL_RIGHTS
 from ockam.transport.wire_head import HEAD

@@ -16,7 +16,7 @@ from ockam.actors.message import HERE, Message
 from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
 from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.messages import CLOSE, PLAINTEXT, PlaintextReader
-from ockam.identity.channel.own_identity import OwnIdentity, make_identity
+from ockam.identity.channel.proof import OwnIdentity, make_identity
 from ockam.identity.rules.tokens import create_token
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
