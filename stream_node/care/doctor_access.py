@@ -16,7 +16,7 @@ import msgspec
 
 from block_node.backfill.settings import describe_sources
 from ockam.actors.address import split_host_port
-from ockam.identity.rules.audit_chain import audit_files, examine_audit
+from ockam.identity.rules.audit_lines import audit_files, examine_audit
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.tokens import TokenFileError, load_tokens
 from stream_node.fleet.worker_directory import worker_folders

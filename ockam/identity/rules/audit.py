@@ -1,6 +1,6 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-`audit_lines` bounds the number of lines, and `audit_chain` seals them. A line that cannot be written is counted and
+`audit_lines` bounds the number of lines, and seals them. A line that cannot be written is counted and
 lost, and the node goes on; the number of lost lines is in the file as soon as it can be written again."""
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 import structlog
 
 from ockam.files.durable_files import give_to_folder
-from ockam.identity.rules.audit_chain import AuditChain
-from ockam.identity.rules.audit_lines import ACTS, REFUSALS, AuditLines, Entry
+from ockam.identity.rules.audit_lines import ACTS, REFUSALS, AuditChain, AuditLines, Entry
 
 FILE_MODE = 0o640
 TEXT_CHARACTERS_MAX = 300

@@ -15,8 +15,7 @@ import pytest
 from ockam.identity.channel.errors import IdentityFileError
 from ockam.identity.channel.trust_list import load_trusted, save_trusted
 from ockam.identity.rules.audit import Audit
-from ockam.identity.rules.audit_chain import PROBLEMS_MAX
-from ockam.identity.rules.audit_lines import Entry
+from ockam.identity.rules.audit_lines import PROBLEMS_MAX, Entry
 from ockam.identity.rules.tokens import TokenFileError, create_token, load_tokens, revoke_token
 from stream_node.care.doctor import examine
 from stream_node.care.doctor_access import check_audit, check_private_files

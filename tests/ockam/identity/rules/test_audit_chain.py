@@ -17,8 +17,7 @@ from zlib import crc32
 import pytest
 
 from ockam.identity.rules.audit import Audit
-from ockam.identity.rules.audit_chain import AuditContent, audit_files, examine_audit
-from ockam.identity.rules.audit_lines import Entry
+from ockam.identity.rules.audit_lines import AuditContent, Entry, audit_files, examine_audit
 from stream_node.care.doctor_access import check_audit
 from stream_node.node.config import Config
 from tests.support.data_dir import overwrite
