@@ -52,7 +52,7 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from stream_storage.contract import Do, DoLittle, Session
 from stream_storage.errors import DatabaseCorrupt, StorageClosed, StorageError
 from stream_storage.runner import Runner

@@ -26,7 +26,6 @@ MODULES = (
     "bare.varint",
     "ockam.actors.mailbox",
     "ockam.actors.node",
-    "ockam.identity.generation_cache",
     "ockam.transport.connection_machine",
     "ockam.transport.frames",
     "stream_client.core.client_connection",

@@ -20,7 +20,7 @@ from ockam.protocol import Protocol, ProtocolError, failed_payload
 
 if TYPE_CHECKING:
     from ockam.actors.node import Node
-    from ockam.transport.remote_streams import RemoteStreams
+    from ockam.transport.forwarding import RemoteStreams
 
 LOOK_S = 0.2
 """The interval in which a waiting request notices that its connection was closed."""

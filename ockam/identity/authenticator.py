@@ -29,7 +29,6 @@ from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 from ockam.quotas.usage import party_key
 
-_ROUTE = (NODE_AUTHENTICATE,)
 REQUEST_BYTES_MAX = 512
 """The largest payload that is decoded; a real one has about 100 bytes. A larger one gets no answer."""
 WAITING_MAX = 16
@@ -74,10 +73,6 @@ class Authenticator:
         self._refusal_delay_s = refusal_delay_s
         self._waiting_max = waiting_max
         self._waiting: Counter[str] = Counter()
-
-    @staticmethod
-    def is_meant(message: Message) -> bool:
-        return message.onward_route == _ROUTE
 
     def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof:
         """Judges the first message of a connection. Before a refusal is answered, the caller must call `refuse`.
@@ -156,7 +151,7 @@ class ConnectionIdentity:
 
     def take_token(self, first: Message, tls: TlsLayer | None) -> Proof | None:
         """Judges the token in the peer's first message; None without a token. After a refusal, call `delay_refusal`."""
-        if self._authenticator is None or not self._authenticator.is_meant(first):
+        if self._authenticator is None or first.onward_route != (NODE_AUTHENTICATE,):
             return None
         # `find` gives the identity by certificate: a peer that has one is refused, since a connection has one identity.
         proof = self._authenticator.judge(first, self._peer, self.find(tls), tls is not None)

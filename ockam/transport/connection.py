@@ -36,9 +36,8 @@ from ockam.transport.connection_machine import (
 )
 from ockam.transport.connection_usage import PARTIAL_FREE_BYTES, TOO_MANY, ConnectionUsage, PartialFrames
 from ockam.transport.forward_filter import ForwardFilter
-from ockam.transport.forwarding import OpenRequests, is_passed_on, leaves
+from ockam.transport.forwarding import LinkEnd, OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
-from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.sockets import end_stream, receive_ready, send_nowait
 from ockam.transport.wire import Wire
 

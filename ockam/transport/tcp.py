@@ -31,13 +31,13 @@ from ockam.transport.connection_machine import ConnectionLimits
 from ockam.transport.connection_usage import TOO_MANY, PartialFrames
 from ockam.transport.forwarding import (
     CONNECTION_PREFIX,
+    LinkEnd,
     destination_unreachable,
     forward_refused,
     reports_to_sender,
     through,
 )
 from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
-from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.roster import Roster, TcpStatistics, Traffic
 from ockam.transport.sockets import socket_name
 from ockam.transport.wire import Wire

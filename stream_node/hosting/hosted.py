@@ -15,7 +15,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import NEVER, Ended, Worker
 from ockam.errors import AddressInUse
 from ockam.identity.identity import Identity
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.cluster.view import shard_of
 from stream_node.hosting.specification import LoadedWorker

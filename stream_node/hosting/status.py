@@ -18,7 +18,7 @@ from ockam.protocol import Protocol
 
 if TYPE_CHECKING:
     from ockam.actors.cell import WorkerState
-    from ockam.transport.remote_streams import RemoteStreams
+    from ockam.transport.forwarding import RemoteStreams
 
 ADDRESS = "node_own_workers"
 PART_ADDRESS = local("node_own_workers_part")

@@ -17,7 +17,7 @@ from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
 from ockam.identity.tls import ServerTls
 from ockam.quotas.usage import LimitStatistics
 from ockam.tracing.statistics import TracingStatistics
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from ockam.transport.roster import TcpStatistics
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.trouble import CurrentTroubles

@@ -18,7 +18,7 @@ from index_service.storage import delete_positions, lower_positions
 from index_service.worker import IndexService
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from stream_node.care.write_trials import WriteTrials
 from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService

@@ -17,7 +17,7 @@ from ockam.identity.identity import NODE
 from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.quotas.usage import Usage
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
 from stream_service.names import generated_name, stream_address

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 import bare
 from bare import schema
 from bare.schema import ast
-from bare.schema.cursor import tokens
+from bare.schema.parser import tokens
 from tests.bare.strategies import documents
 from tests.support.examples import examples
 

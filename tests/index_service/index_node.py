@@ -18,7 +18,7 @@ from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.protocol import ERROR, Protocol, is_failure
-from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.forwarding import RemoteStreams
 from stream_storage.contract import Do, Operation, Session, ignore_done
 from tests.support.databases import execute_text, open_database
 from tests.support.storage.inline_runner import InlineRunner

@@ -23,7 +23,7 @@ LEGACY_FRAME_BYTES_MAX = 65_000
 
 
 class OtherWorkers:
-    """An `ockam.transport.remote_streams.RemoteStreams` whose workers have every fourth partition, in own pages."""
+    """An `ockam.transport.forwarding.RemoteStreams` whose workers have every fourth partition, in own pages."""
 
     name = "w00"
 

@@ -33,7 +33,7 @@ WAIT_S = 2.0
 
 
 class OtherNode:
-    """An `ockam.transport.remote_streams.RemoteStreams` with one other node, which keeps all consumers while
+    """An `ockam.transport.forwarding.RemoteStreams` with one other node, which keeps all consumers while
     `is_owner`."""
 
     name = "n0"

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from ockam.actors.address import local
 from ockam.actors.message import HERE, Message
-from ockam.identity.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, GenerationCache
-from ockam.transport.frames import FrameReader, FrameWriter
+from ockam.transport.frames import (
+    GENERATION_BYTES_MAX,
+    GENERATION_MAX,
+    GENERATION_MIN,
+    FrameReader,
+    FrameWriter,
+    GenerationCache,
+)
 from ockam.transport.wire_head import HEAD
 from tests.support.compiled import is_compiled
 

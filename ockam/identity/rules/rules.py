@@ -47,7 +47,9 @@ class Rule(msgspec.Struct, frozen=True):
     def applies_to(self, identity: Identity) -> bool:
         if self.keeper is not None:
             return identity != self.keeper
-        return identity.source != "local" and any(matches(pattern, identity) for pattern in self.who)
+        text = str(identity)
+        found = (text.startswith(each[:-1]) if each.endswith("*") else text == each for each in self.who)
+        return identity.source != "local" and any(found)
 
 
 OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
@@ -190,11 +192,6 @@ class Rules:
         forbidding = grants.rules if name is not None or allowing else ()
         denying = next((rule for rule in forbidding if rule.may_not & rights and _covers(rule, name)), None)
         return Decision(False, denying, _explain(identity, demand, denying))
-
-
-def matches(pattern: str, identity: Identity) -> bool:
-    text = str(identity)
-    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
 def _covers(rule: Rule, name: str | None) -> bool:

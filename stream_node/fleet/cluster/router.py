@@ -125,7 +125,7 @@ class Held:
 
 
 class Router:
-    """The routes of one member: an `ockam.transport.remote_streams.RemoteStreams`.
+    """The routes of one member: an `ockam.transport.forwarding.RemoteStreams`.
 
     Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
     messages wait there. A shard in `_unclear` is in `_ways` with the same link.
@@ -180,7 +180,7 @@ class Router:
         self._lines = LogRate()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 
-    # The questions of this node's services: see `ockam.transport.remote_streams.RemoteStreams`.
+    # The questions of this node's services: see `ockam.transport.forwarding.RemoteStreams`.
 
     def is_remote(self, stream: Address) -> bool:
         return shard_of(stream) not in self._served
