@@ -14,7 +14,7 @@ import structlog
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level
-from block_node.blocks.merkle import SHA384, RootCandidate
+from block_node.blocks.merkle import SHA384, HashRules, RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import TssVerifier, Verifier
 from block_node.events import BlockDamaged, NodeStopping
@@ -174,8 +174,7 @@ class BlockNode:
         # The roots of damaged blocks are still known.
         for damaged in self.store.damaged:
             indexed.add(*damaged)
-        goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
-        if newest is None or not goes_on:
+        if newest is None or newest.number + 1 < self._settings.first_block:
             self._serve()
             return
         # With all root hashes from block 0 on, the tree is built again, and the newest block is hashed once more.
@@ -191,22 +190,23 @@ class BlockNode:
 
     def _roots_read(self, operation: Do[list[bytes]]) -> None:
         if operation.error is None:
-            sizes = {scheme.rules.size: scheme.rules for scheme in reversed(self.verifier.settings.hash_schemes)}
-            before = ChainState.from_roots(operation.result[:-1], sizes.get(len(operation.result[-1]), SHA384))
-            self._reopen(msgspec.structs.replace(before, claims=self.durable_chain().claims))
+            roots, schemes = operation.result, self.verifier.settings.hash_schemes
+            rules = next((each.rules for each in schemes if each.rules.size == len(roots[-1])), SHA384)
+            before = ChainState.from_roots(roots[:-1], rules)
+            self._reopen(msgspec.structs.replace(before, claims=self.durable_chain().claims), rules)
         else:
             logger.error("block_roots_not_read", reason=str(operation.error))
             self._serve()
 
-    def _reopen(self, before: ChainState) -> None:
-        """Completes the state `before` by the possible root hashes of the newest block. Then publishers are served."""
+    def _reopen(self, before: ChainState, rules: HashRules = SHA384) -> None:
+        """Adds the possible root hashes of the newest block to a state, then serves publishers. rules: of its tree."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 
         def found(roots: tuple[RootCandidate, ...], reason: str) -> None:
             if reason:
                 logger.error("block_roots_unknown", block=newest.number, reason=reason)
-            self._start_chain = before.reopened(newest.number, newest.root, roots)
+            self._start_chain = before.reopened(newest.number, newest.root, roots, rules)
             self._serve()
 
         find_roots(self.store, newest.number, self.verifier.settings, found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -73,20 +74,20 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_blocks: the most blocks that were passed on but are not stored. Operators cannot set it.
     """
 
-    first_block_available: int = 0
-    last_block_to_store: int = -1
+    first_block_available: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     block_node_sources: tuple[str, ...] = ()
-    scan_interval_secs: float = 60.0
-    max_retries: int = 3
-    fetch_batch_size: int = 100
+    scan_interval_secs: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    max_retries: Annotated[int, msgspec.Meta(ge=0)] = 3
+    fetch_batch_size: Annotated[int, msgspec.Meta(ge=1)] = 100
 
-    initial_retry_delay_secs: float = 5.0
+    initial_retry_delay_secs: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     max_backoff_secs: float = 300.0
     greedy: bool = False
-    max_incoming_buffer_size: int = 104_857_600
-    concurrent_fetches: int = 4
-    fetch_timeout_secs: float = 60.0
-    processing_timeout_secs: float = 10.0
+    max_incoming_buffer_size: Annotated[int, msgspec.Meta(ge=1)] = 104_857_600
+    concurrent_fetches: Annotated[int, msgspec.Meta(ge=1)] = 4
+    fetch_timeout_secs: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    processing_timeout_secs: Annotated[float, msgspec.Meta(gt=0)] = 10.0
 
     pending_blocks: int = 64
 
@@ -105,8 +106,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.alone_bytes // self.concurrent_fetches)
 
     def check(self) -> None:
-        """Raises BackfillSettingsError if a source is invalid or two settings contradict each other. The range of each
-        number is checked where an operator sets it (`Config`)."""
+        """Raises BackfillSettingsError if a source is invalid or two settings contradict each other."""
         if 0 <= self.last_block_to_store < self.first_block_available:
             raise BackfillSettingsError("lastBlockToStore: is below firstBlockAvailable")
         if self.max_backoff_secs < self.initial_retry_delay_secs:
@@ -115,8 +115,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def sources(self) -> list[SourceSetting]:
         found = [source for text in self.block_node_sources for source in _sources_of(text)]
-        names = [source.name for source in found]
-        if len(set(names)) < len(names):
+        if len({source.name for source in found}) < len(found):
             raise BackfillSettingsError("blockNodeSources: a source is named twice")
         return found
 

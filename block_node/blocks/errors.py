@@ -73,8 +73,8 @@ class BlockFormatError(BlockError):
 class VerificationFailed(BlockError):
     """VerificationFailed: the error of a block that failed its verification.
 
-    level: the one that found the fault. number: the expected number of the block, or the number in its header; 0 if
-    neither is known. reason: a text for the log."""
+    level: the verification level that found the fault. number: the expected number of the block, or the number in its
+    header; 0 if neither is known. reason: a text for the log."""
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:
         super().__init__(kind, level, number, reason)

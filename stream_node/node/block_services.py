@@ -55,7 +55,7 @@ def read_trust(config: Config) -> BlockTrust:
     book = _address_book(config)
     tss = _tss_verifier(config)
     settings = _settings(config)
-    # Settings that are valid by themselves can still contradict each other.
+    # Settings that are valid by themselves can still contradict each other, and nothing has checked those of a program.
     if book is not None and config.block_signatures_min > len(book.node_ids):
         reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
         raise ConfigError(f"block_signatures_min: {reason}; no block would pass")
@@ -67,8 +67,8 @@ def read_trust(config: Config) -> BlockTrust:
     except SettingsError as error:
         raise ConfigError(f"block_{error}") from error
     try:
-        BackfillSettings(**_given(config, "backfill_")).check()
-    except BackfillSettingsError as error:
+        msgspec.convert(_given(config, "backfill_"), BackfillSettings).check()
+    except (BackfillSettingsError, msgspec.ValidationError) as error:
         raise ConfigError(f"backfill: {error}") from error
     return BlockTrust(book, tss)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,25 @@ def test_what_cannot_work_is_refused(tmp_path: Path, text: str, says: str) -> No
 def test_what_is_no_source_is_refused(text: str) -> None:
     with pytest.raises(BackfillSettingsError, match="blockNodeSources"):
         BackfillSettings(block_node_sources=(text,)).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("first_block_available", -1),
+        ("last_block_to_store", -2),
+        ("scan_interval_secs", 0.0),
+        ("max_retries", -1),
+        ("fetch_batch_size", 0),
+        ("initial_retry_delay_secs", 0.0),
+        ("max_incoming_buffer_size", 0),
+        ("concurrent_fetches", 0),
+        ("fetch_timeout_secs", 0.0),
+        ("processing_timeout_secs", 0.0),
+    ],
+)
+def test_a_program_that_starts_a_node_cannot_set_what_cannot_work_either(name: str, value: float) -> None:
+    """Nothing has checked the settings that it gives."""
+    given: dict[str, Any] = {f"backfill_{name}": value}
+    with pytest.raises(ConfigError, match=name):
+        read_trust(Config(**given))

@@ -6,16 +6,22 @@ as an earlier version kept it. What must be stored, the generator says.
 
 from __future__ import annotations
 
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
+from block_node import node as block_node_module
+from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import Level
 from block_node.blocks.generator import BlockShape, GeneratedBlock
-from block_node.blocks.merkle import CURRENT, LEGACY, SCHEMES, HashScheme
+from block_node.blocks.merkle import CURRENT, LEGACY, SCHEMES, HashRules, HashScheme
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
+from block_node.node import BlockNode, BlockNodeSettings
 from block_node.persist import schema as sql
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import Acknowledgement, StreamEnded
@@ -128,3 +134,31 @@ async def test_blocks_that_come_whole_are_stored_under_the_root_that_fits(tmp_pa
             await world.settle()
         assert world.stored() == [1, 2, 3, 4]
     assert roots_in(tmp_path) == [block.root for block in blocks[1:]]
+
+
+async def test_the_tree_of_a_chain_with_another_hash_algorithm_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a second node in the place of the first, which finds neither the state of the chain nor the roots that
+    its newest block may have, as if that block were damaged."""
+    scheme = HashScheme("sha256-16", HashRules(1, sha256))
+    blocks = chain_of(4, BlockShape(scheme=scheme))
+    settings = msgspec.structs.replace(PLAIN, hash_schemes=(*SCHEMES, scheme))
+    async with bench(tmp_path, verifier=settings) as world:
+        await publish(world, *blocks)
+        world.block_node.close()
+        monkeypatch.setattr(BlockNode, "_stored_chain", lambda self: None)
+        monkeypatch.setattr(block_node_module, "find_roots", lambda store, number, settings, done: done((), "damaged"))
+        second = BlockNode(
+            world.node,
+            world.runner,
+            BlockNodeSettings(verifier=settings),
+            now_us=lambda: 0,
+            new_id=map(str, count()).__next__,
+        )
+        ready = trio.Event()
+        second.when_ready(ready.set)
+        second.start()
+        await ready.wait()
+        known = ChainState.from_roots([block.root for block in blocks], scheme.rules)
+        assert (second.durable_chain().next_number, second.durable_chain().peaks) == (4, known.peaks)
