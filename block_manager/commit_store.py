@@ -368,7 +368,7 @@ class CommitStore:
         return cached
 
     def _read(self, block_ids: Sequence[str], *, ahead: bool = False) -> dict[str, Block]:
-        """Reads blocks in one transaction; `ahead`: with a page of the blocks below the only block in `block_ids`."""
+        """Reads blocks in one transaction. ahead: `block_ids` has one block; also read a page of blocks below it."""
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):

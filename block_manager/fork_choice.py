@@ -51,8 +51,8 @@ class ForkChoice:
     ) -> None:
         """weight: returns the weight of the branch that ends at a block. Of equal branches, the first one stays.
         store_name: a store of the manager; None: all blocks stay in memory. The head begins as the newest block of the
-            store, with its reference from `add_store`, or with a new reference if it has none. Blocks that
-            `keep_blocks` blocks follow are persisted.
+            store, with its reference from `add_store`, or with a new reference if it has none. A block is
+            persisted when `keep_blocks` blocks follow it.
         keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
             are released. A fork that begins before them can still win; the store follows when that fork is long enough.
         orphans_max: how many blocks without a parent are kept. Beyond this number, the block with the highest number is

@@ -137,7 +137,7 @@ class KnownBlocks:
 
 
 class Hold:
-    """Hold: one reference to each of some blocks. It ends, once, when it is closed or garbage-collected.
+    """Hold: references to some blocks, one to each. They are released when it is closed or garbage-collected.
 
     blocks: the blocks, in the order of the ids.
     """

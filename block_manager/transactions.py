@@ -112,7 +112,7 @@ class RunnerTransactions:
 
 
 class JoinedTransactions:
-    """JoinedTransactions: a `Transactions` over another one, in which a program commits its own work together with a
+    """JoinedTransactions: a `Transactions` that uses another one. A program commits its own work together with a
     change of the blocks: both are on disk afterwards, or neither is.
 
         with joined.also(save_state):

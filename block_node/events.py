@@ -24,7 +24,9 @@ ITEM_OVERHEAD_BYTES = 64
 
 
 class BlockOrigin(enum.Enum):
-    """BACKFILL: from another node, because the block was missing here. HISTORY: it was already on disk."""
+    """The source of a block.
+
+    BACKFILL: from another node, because the block was missing here. HISTORY: it was already on disk."""
 
     PUBLISHER = "publisher"
     BACKFILL = "backfill"
@@ -74,7 +76,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     informational: nobody is to blame, for example because the block was already verified from another source.
     verifier_state: the chain after this block, to be stored with it. Empty if the block does not continue the chain.
     previous_root: the root hash of the preceding block, by the footer of this one.
-    corrected_root: the same, if the preceding block was accepted with a wrong one. Otherwise empty.
+    corrected_root: equals previous_root if the preceding block was accepted with a wrong root hash; otherwise empty.
     """
 
     block_number: int

@@ -1,4 +1,4 @@
-"""The answers of a node that no longer serves the chain of its cluster to the openings of sessions. The publisher or
+"""The answers to requests for new sessions, at a node that no longer serves the chain of its cluster. The publisher or
 subscriber then opens another session, and its own node knows by then which node serves the chain."""
 
 from __future__ import annotations

@@ -44,8 +44,10 @@ logger = structlog.get_logger(__name__)
 
 
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """None means no limit, or the defaults. first_block: the first block of an empty node; a publisher can begin with a
-    lower one. chain: its name, from which the name of the stream with the blocks is derived."""
+    """The settings of a block node. None means no limit, or the defaults.
+
+    first_block: the first block of an empty node; a publisher can begin with a lower block.
+    chain: the name of the chain, from which the name of the stream with the blocks is derived."""
 
     first_block: int = 0
     chain: str = "blocks"
@@ -110,7 +112,7 @@ class BlockNode:
         self.publishing: PublishService | None = None
 
     def start(self) -> None:
-        """Publishers are served as soon as the store has determined which blocks are stored."""
+        """Starts the node. It serves publishers as soon as the store has determined which blocks are stored."""
         self._node.register([local(SERVICE_ADDRESS)], lambda: EarlyPublishers(self._settings.chain))
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
@@ -199,7 +201,7 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState, rules: HashRules = SHA384) -> None:
-        """Adds the possible root hashes of the newest block to a state, then serves publishers. rules: of its tree."""
+        """Adds the possible root hashes of the newest block to a state, then serves publishers. rules: of the tree."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

@@ -1,8 +1,8 @@
 """The plugin that verifies blocks while their items arrive, and publishes the results. The checks are in `blocks`.
 
-Blocks from publishers continue the chain. A block from a backfill is verified as a whole: if it is the next one, like a
-block from a publisher; else on its own, and it must have the root hash that the next block names. If a block of the
-chain could not be stored, or the node or this plugin failed, the chain is reset to the last block on disk.
+Blocks from publishers continue the chain. A block from a backfill is verified as a whole. If it is the next block
+of the chain, it continues the chain, too. Otherwise it must have the root hash that the block after it names. If a
+block of the chain could not be stored, or the node or this plugin failed, the chain is reset to the last block on disk.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def ask_opinions(
 
 
 def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, int]:
-    """Returns the block to compare for each source node: one that is stored here too. While nothing is stored here, the
-    highest block whose root hash the operator knows, else one that all source nodes have."""
+    """Returns the block to compare for each source node: a block that is stored here too. While nothing is stored here,
+    it is the highest block whose root hash the operator knows, else a block that all other source nodes have."""
     available = state.store.available
     if available:
         found = {name: common_block((available, ranges)) for name, ranges in claims.items()}
@@ -88,7 +88,8 @@ def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, i
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns the block below the highest common block, whose root hash is not always certain, if it is common too."""
+    """Returns a high block that is in all ranges. The root hash of the highest common block is not always certain. So
+    this is the block below it, if that block is common too, else the highest one itself. None: no block is common."""
     first, *others = ranges
     common = first.copy()
     for other in others:

@@ -260,8 +260,8 @@ class FillMachine:
     # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> BackfilledBlockNotification | None:
-        """Moves the next block to be verified to `delivered`, and returns it. It must have one of its `roots`; these
-        are empty if the block continues the chain, or if root hashes are not checked."""
+        """Moves the next block to be verified to `delivered`, and returns it. The block must have one of the root
+        hashes in `roots`. They are empty if the block continues the chain, or if root hashes are not checked."""
         limits = self._limits
         has_room = len(self.delivered) < limits.pending_blocks and self.delivered_bytes < limits.pending_bytes
         chunk = self._deliverable() if has_room else None
@@ -290,7 +290,7 @@ class FillMachine:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Records that a fetched block passed verification. previous_root: of the block below, by its footer."""
+        """Records that a fetched block passed verification. previous_root: the root hash that its footer names."""
         pending = self.delivered.get(number)
         if pending is None:
             return
@@ -409,7 +409,7 @@ class FillMachine:
         return chunk
 
     def _request_blocks(self) -> int:
-        """Returns how many blocks the next request asks for, by the size of the blocks that have come."""
+        """Returns how many blocks the next request asks for, estimated from the size of received blocks."""
         if not self._block_bytes:
             return 1 if self.gently else self._batch_blocks
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if self.gently else self._limits.chunk_bytes
@@ -451,7 +451,8 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request. keep: whether received blocks stay; downwards, they are useless without the higher ones."""
+        """Ends a request. keep: whether received blocks stay. A machine that fills downwards keeps none, because they
+        are useless without the higher blocks."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]
@@ -472,7 +473,8 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up blocks that are not delivered: from `edge` down to the start of its gap, or all from `edge` up."""
+        """Gives up the block `edge` and those that depend on it, except delivered blocks: downwards to the start of the
+        gap, or all blocks above."""
         if edge not in self.holes:
             return
         # Without the block at the edge, no block after it can be verified.

@@ -48,8 +48,10 @@ _OWN = ("failures", "latency_ms", "blocks", "size_bytes", "errors", "last_error"
 
 
 class SourceHealth(msgspec.Struct, eq=False):
-    """See `SourceStatistics`. has_answered: whether it answered when it was last asked which blocks it has.
-    is_excluded: whether its blocks are not fetched, because it has another chain."""
+    """The health of one source node. `SourceStatistics` explains most fields.
+
+    has_answered: whether the node answered when it was last asked which blocks it has.
+    is_excluded: True if no blocks are fetched from the node, because it has another chain."""
 
     setting: SourceSetting
     claims: BlockRanges | None = None

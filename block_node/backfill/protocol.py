@@ -53,7 +53,9 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `BackfillStatistics` and `Counters`. state: a `BackfillStatus`. gaps: the first 1000."""
+    """The answer of version 1, with the fields of `BackfillStatistics` and `Counters`. gaps: the first 1000.
+
+    state: a `BackfillStatus`."""
 
     request_id: bare.UInt
     state: bare.UInt

@@ -78,7 +78,7 @@ class RunningFetch(Protocol):
 
 
 class BlockSource(Protocol):
-    """`RouteSource` over an Ockam route, or `GrpcSource` over the gRPC services of the reference block node."""
+    """The interface of a source of blocks. `RouteSource` uses an Ockam route, `GrpcSource` the gRPC block services."""
 
     def ask_status(self, on_done: StatusDone) -> None: ...
 
@@ -102,7 +102,9 @@ T = TypeVar("T")
 
 
 class RouteSource:
-    """The route names no service of the node. silence_s_max: the longest wait for a message."""
+    """A source node at the end of an Ockam route. route: the hops to the node, without a service.
+
+    silence_s_max: the longest wait for a message."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node

@@ -86,7 +86,9 @@ class Counters(msgspec.Struct):
 
 
 class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """queue: the number of missing blocks that are being fetched or processed.
+    """The statistics of backfill on one block node.
+
+    queue: the number of missing blocks that are being fetched or processed.
     missing: how many blocks of those that the last search found are still missing. None if no block was found missing,
     and nobody knows which blocks exist.
     problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
@@ -113,7 +115,7 @@ class BackfillState:
     tie: see `Health`; None means a random number. make_source: None means a source over an Ockam route, or over gRPC.
     make_tls: makes the TLS of a connection to a source whose scheme is `grpcs`.
     newest_known: the highest block that publishers have announced.
-    machines, is_scanning, scan_now: those of the present worker; none before its first start.
+    machines, is_scanning, scan_now: belong to the present worker, and are empty before its first start.
     unknown: why the last search could not find out which blocks exist; empty if it could. None before a search.
     """
 
@@ -192,8 +194,8 @@ class BackfillState:
                 self.storage.submit_write(Do(work, partial(self._saved, number)))
 
     def note_gaps(self, gaps: list[BlockGap], unattended: list[BlockGap]) -> int:
-        """Records the gaps that a search found. Returns the number of new ones. A gap is new if it has no end in common
-        with an earlier gap, and is partly `unattended`: a gap that is being filled can fall into two."""
+        """Records the gaps that a search found. Returns the number of new ones. A gap is new if it shares neither end
+        with an earlier gap, and a part of it is `unattended`. The rest of a gap that is being filled is not new."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [

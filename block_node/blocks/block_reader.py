@@ -284,7 +284,7 @@ class BlockReader:
 
 
 class LargeItem:
-    """The hash of one item that arrives in pieces, which are not kept. The first has the whole tag and length."""
+    """The hash of one item that arrives in pieces, which are not kept. The first piece has the tag and the length."""
 
     def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)

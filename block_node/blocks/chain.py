@@ -86,7 +86,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """Returns the state of a chain that starts at block 0, from all its root hashes. A million takes a second."""
+        """Returns the state of a chain from block 0 on, from all its root hashes. A million hashes take a second."""
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -192,8 +192,8 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or another one than
-    this block for a later block. Only signatures (`Level.TSS`) can show which claim is wrong."""
+    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or if it and a proof
+    of this block contradict each other about a later block. Only signatures (`Level.TSS`) show which one is wrong."""
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:
             reason = f"the state proof of block {claim.by} resolves to {_short(claim.root)} for it, "

@@ -196,7 +196,7 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """Returns the hashes that the tree keeps, lowest level first, for `from_peaks`. None: a level has no hash."""
+        """Returns the hash that the tree keeps at each level, lowest level first, or None. See `from_peaks`."""
         return tuple(self._waiting)
 
     @classmethod

@@ -25,7 +25,7 @@ STEP_BYTES: Final = 16 * 1024
 
 
 def read_given(block: OutgoingBlock) -> Iterator[int | BlockReader]:
-    """Reads and hashes a block, one chunk at a step. Yields the bytes of each, then the result. Raises BlockError."""
+    """Reads and hashes a block in steps. Yields the size of each chunk, then the finished reader. Raises BlockError."""
     reader = BlockReader(block.number, READING)
     for chunk in block.chunks():
         reader.add(chunk.items, chunk.piece)

@@ -1,4 +1,4 @@
-"""Subscription: an iterator over the events of blocks, from one node after another. The events themselves."""
+"""Subscription: an iterator over the events of blocks, from one node after another. It also defines the events."""
 
 from __future__ import annotations
 

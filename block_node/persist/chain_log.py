@@ -116,9 +116,9 @@ class NewBlock(msgspec.Struct, frozen=True):
     """A verified block to be stored.
 
     - parts: the bytes of the serialized `Block`, cut into parts, without the staged ones.
-    - attempt, staged, staged_bytes: the number under which parts are staged (on disk before the verification), how
-      many, and their size.
-    - verifier_state: from which the verifier can continue after this block. Empty if it need not be stored.
+    - attempt: the number under which parts are staged (written to disk before the verification). staged, staged_bytes:
+      the number of the staged parts, and their size.
+    - verifier_state: the state from which the verifier can continue after this block. Empty if it need not be stored.
     - other_roots: the other possible root hashes of the block. The next block shows which one is right.
     - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one.
     """
@@ -144,8 +144,8 @@ def stream_name(chain: str) -> str:
 
 
 class ChainLog:
-    """Changes need a writing transaction of the caller. For faults of a disk or a file, every method raises
-    StorageError."""
+    """The blocks of one chain on disk. Changes need a writing transaction of the caller. For faults of a disk or
+    a file, every method raises StorageError."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain

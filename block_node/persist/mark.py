@@ -6,7 +6,7 @@ the content of a `.blk` file. The key of each message is the block's number. Its
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
 This root hash is the most likely one. A header `block_roots/1` lists the other possible ones. If the next block shows
-that one of these is right, its first message has a header `block_before/1` with the right root hash.
+that one of these is right, the first message of the next block has a header `block_before/1` with that root hash.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class NumberRange(NamedTuple):
-    """Both ends are included."""
+    """A range of block numbers. Both ends are included."""
 
     first: int
     last: int

@@ -52,8 +52,8 @@ class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """stored, evicted (by retention), mended (in place of a damaged block) and failed count blocks since the start of
-    the node."""
+    """The statistics of the stored blocks. The fields `stored`, `evicted` (by retention), `mended` (in place of a
+    damaged block) and `failed` count blocks since the start of the node."""
 
     blocks: int
     size_bytes: int

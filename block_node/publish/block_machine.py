@@ -65,8 +65,8 @@ the limit of the legacy framing. Publishers request other root hashes from the s
 
 
 class Watermark:
-    """`last_block` passes no missing block, and never falls. Until a block of the chain is durable, `begin_at` can set
-    a lower first block than the configured one.
+    """The highest block up to which all blocks are durable: `last_block`, which never falls. Until a block is durable,
+    `begin_at` can set a lower first block than the configured one.
 
     Invariant: `above` has the durable blocks above `next_durable`, which is not durable.
     """
@@ -435,7 +435,7 @@ class Blocks(dict[int, BlockInFlight]):
         return moved
 
     def rest(self) -> None:
-        """Forgets which block an earlier header made the first of the chain, unless a block is in flight or durable."""
+        """Forgets the first block that an earlier header has set, unless a block is in flight or durable."""
         if not self:
             self.watermark.forget_begin()
             self.verified_below(self.watermark.next_durable)

@@ -1,5 +1,5 @@
-"""Watches the progress of the node: CatchUp, toward blocks that publishers offer (specs/block_publish.md, "Base
-Protocol"), and PluginWatch, of the plugins. No I/O."""
+"""CatchUp: watches the progress of the node toward the blocks that publishers offer (specs/block_publish.md, "Base
+Protocol"). PluginWatch: notices plugins that hang. No I/O."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class PluginWatch:
         self._awaited_block: int | None = None
 
     def check(self, now_s: float, *, full_at: int | None, awaited_block: int | None) -> NodeFailure | None:
-        """full_at: see `Facility.full_at`. awaited_block: the verified, backfilled block to be stored next."""
+        """Returns the failure of the node if a plugin hangs, else None. full_at: see `Facility.full_at`.
+
+        awaited_block: the verified, backfilled block to be stored next."""
         # Plugins with much to do can be full, and have a block to store, at every single check. They hang only if they
         # are still at the same event, or at the same block.
         if full_at is None or full_at != self._full_at:

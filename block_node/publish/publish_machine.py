@@ -125,7 +125,7 @@ class PublishMachine:
 
     - effects: the actions to be carried out, oldest first.
     - forward_due, admit_due: the caller must forward items to the plugins, or check which paused publishers may be read
-      again. It clears these flags.
+      again. The caller clears these flags.
 
     Invariant (`check`): a session receives a block exactly if the block is RECEIVING and belongs to its publisher. A
     block in any other stage belongs to a connected publisher, or to none.

@@ -200,7 +200,7 @@ class PublishService(Plugin):
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
     def may_go_on(self, publisher: PublisherState) -> bool:
-        """Whether to hand on more of a request. While the plugins are full, its items are in memory only once."""
+        """Whether to hand on more of a request now. It stays whole while the plugins are full, which saves memory."""
         if self.facility.full:
             self._wait_for_room()
             return False

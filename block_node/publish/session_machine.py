@@ -116,7 +116,9 @@ class MessageMissing(Exception):
 
 
 class SessionMachine:
-    """One publisher's session. in_item: whether an item has begun and not ended. next_sequence: of the next message.
+    """One publisher's session. in_item: whether an item has begun and not ended.
+
+    next_sequence: the number of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """

@@ -25,7 +25,7 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
       the reference block node).
     - window_bytes_min, window_bytes_max: the limits of the window, the unconfirmed bytes that a subscriber permits.
     - slow_s_max: how long a full window may stay without a `Received`. missing_s_max: how long a subscription waits for
-      a missing block below a stored one. duration_s_max: after it, a subscription ends with SUCCESS.
+      a missing block below a stored one. duration_s_max: the time after which a subscription ends with SUCCESS.
     """
 
     ahead_blocks_max: int = 4_000

@@ -110,7 +110,7 @@ class Asks:
         return [ask.answer for ask in asks if ask.answer is not None]
 
     def take(self, message: Message) -> bool:
-        """Ends the request to whose return address the message goes. Returns False without such a request."""
+        """Ends the request to whose return address the message goes. Returns False if there is none."""
         ask = self._open.pop(message.onward_route[0], None)
         if ask is not None:
             ask.end(message)

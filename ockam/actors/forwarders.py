@@ -118,7 +118,7 @@ class Forwarder(Worker):
             self.forward(message, message.payload, None)
 
     def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
-        """Passes a message on. request_id: of a `ForwardRequest`, which gets an answer; None: a plain message."""
+        """Passes a message on. request_id: from a `ForwardRequest`, which gets an answer; None: a plain message."""
         refusal = self.find_refusal(message.onward_route[1:], message.return_route, payload)
         if refusal is not None:
             self.refuse(message, refusal)

@@ -45,13 +45,13 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def is_node(self) -> bool:
-        """Whether the node itself sends the message, and not somebody whose rights must be asked."""
+        """Whether the node itself sends the message. Otherwise the sender's rights must be checked."""
         return self.kind == "local" and self.identity.source == "local"
 
     @property
     def lifetime(self) -> Holdings:
-        """The memory that ends with the client: of its connection, or of its channel, if that leads through other
-        nodes."""
+        """The memory that is freed when the client leaves: that of its channel if the channel leads through other
+        nodes, otherwise that of its connection."""
         return self.channel if self.channel is not None and self.hops else self.holdings
 
     @property
@@ -69,7 +69,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return {"peer": self.peer, "identity": str(self.identity)}
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the other side has more unsent bytes than the smaller of the parameter and the attribute."""
+        """Whether more bytes wait for the other side than `backlog_bytes_max`, or than its own limit of this name."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 

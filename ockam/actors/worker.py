@@ -49,7 +49,7 @@ FEW = Restarts(most=3, within_s=5.0)
 
 class Ended(msgspec.Struct, frozen=True):
     """The end of a child. address: its first address. reason: why it ended, as text. error: the exception of its crash,
-    if it has crashed. gave_up: whether only the limit of its `Restarts` prevents that it is started again."""
+    if it has crashed. gave_up: True if it is not started again because of the limit of its `Restarts`."""
 
     address: Address
     reason: str

@@ -1,7 +1,7 @@
 """ReadyConnections: reads the sockets of many connections in one task, and in one batch of the node. It routes nothing.
 
-Otherwise, a thousand clients with one push each are a thousand tasks that are woken one by one, a thousand batches, and
-a commit for every few of them."""
+Otherwise, a thousand clients with one push each need a thousand tasks that are woken one by one, a thousand batches,
+and a commit for every few of them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ReadyConnection:
 class ReadyConnections:
     """The connections that one task reads, at most ARRIVALS_MAX of them in each turn of the event loop.
 
-    Invariant: while there are arrivals, the task runs, and `_poll` watches their sockets. A queued arrival is in
-    `_queue` once."""
+    Invariant: while connections wait (`_arrivals`), the task runs, and `_poll` watches their sockets. No connection is
+    in `_queue` twice."""
 
     def __init__(self, node: Node, nursery: trio.Nursery, turns: Turns) -> None:
         self._node, self._nursery, self._turns = node, nursery, turns

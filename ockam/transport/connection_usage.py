@@ -22,8 +22,9 @@ TOO_MANY = "identity_connections_max"
 
 
 class ConnectionUsage:
-    """What one connection adds to the usage of its peer's identity, from `join` to `leave`; else UNLIMITED.
+    """What one connection adds to the usage of its peer's identity, from `join` to `leave`.
 
+    usage: UNLIMITED before `join` and after `leave`.
     refusal: the reason why its requests are refused, because the identity has too many connections."""
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:

@@ -84,7 +84,7 @@ def leaves(onward_route: Route) -> bool:
 
 class OpenRequests:
     """The routes of the unanswered requests that were forwarded over one connection, and their senders. Invariant:
-    there are at most OPEN_REQUESTS_MAX of each, the oldest first."""
+    there are at most OPEN_REQUESTS_MAX routes and as many senders, the oldest first."""
 
     __slots__ = ("_routes", "_senders")
 

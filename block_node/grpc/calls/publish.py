@@ -66,12 +66,12 @@ WINDOWS_MAX: Final = 100
 
 
 class PublishCall(PublisherSession, CallHandler):
-    """One publisher.
+    """The call of one publisher.
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
     `_rest` has the items of the present request that were not handed on; its size counts in
-    `PublishService.unread_bytes`. `_taken` counts the items since the last pause, and bytes as items of
-    `slice_bytes_max / slice_items_max` bytes.
+    `PublishService.unread_bytes`. `_taken` counts the items since the last pause, and each
+    `slice_bytes_max / slice_items_max` bytes of messages as one more item.
     """
 
     logs_end = True

@@ -1,7 +1,7 @@
 """The counters of the calls about blocks, named as in the reference block node where it has the same ones.
 
-Source of the names: docs/block-node/metrics.md of hiero-ledger/hiero-block-node, at b81bbd119. On its page of metrics
-each begins with `blocknode_`, and a counter ends with `_total`.
+Source of the names: docs/block-node/metrics.md of hiero-ledger/hiero-block-node, at b81bbd119. On that page, each
+name begins with `blocknode_`, and the name of a counter ends with `_total`.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class GrpcChannel:
         request: bytes | None = None,
         timeout_s: float | None = None,
     ) -> AskedCall:
-        """As `AskingConnection.ask`, in the name of the client. Raises NodeUnreachable, InvalidArgument."""
+        """Calls `AskingConnection.ask` with the token of the client. Raises NodeUnreachable, InvalidArgument."""
         metadata = []
         if self._token is not None:
             try:

@@ -45,7 +45,7 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendPosition(NamedTuple):
-    """The block that a stream is sending. attempt: another number when the same block is begun again."""
+    """The block that a stream is sending. attempt: changes when the same block is begun again."""
 
     block_number: int
     attempt: int
@@ -122,7 +122,7 @@ class ConsensusMachine:
     """The blocks that one consensus node has produced, and its present stream to one block node.
 
     - blocks: the numbers of the blocks that can be sent. acknowledged: the highest block that is durable; None: none.
-    - is_open: whether there is a stream. opens_s: when the next one may be opened.
+    - is_open: whether there is a stream. opens_s: when the next stream may be opened.
     - left: why the last stream was left. None before.
 
     Invariant (`check`): `position` is None exactly while there is no stream, or the next block does not exist yet.
@@ -169,7 +169,7 @@ class ConsensusMachine:
         return not self.is_open and self.blocks.stop > 0 and now_s >= self.opens_s
 
     def opened(self, now_s: float, next_expected: int | None) -> None:
-        """Begins a stream. next_expected: by the node's status; None: unknown; NO_BLOCK: it takes any block."""
+        """Begins a stream. next_expected: the block that the node expects; None: unknown; NO_BLOCK: any block."""
         assert self.may_open(now_s)
         self.is_open, self.left, self._opened_s = True, None, now_s
         self._slow = self._sends = 0

@@ -62,8 +62,8 @@ class CallMachine:
 
     - window_bytes: the window that we give the peer when nothing is under way. window_left_bytes: its rest.
     - closed_since_s, closed_s_longest: since when the window is 0, and the longest time for which it was 0.
-    - message_until_s: when the message that is arriving must be complete; message_timed: which one, as
-      `MessageReader.begun` counts them.
+    - message_until_s: when the message that is arriving must be complete; message_timed: the number of
+      this message, counted as in `MessageReader.begun`.
     - moved_s: when bytes of `pending` were last framed, or began to wait.
     - wants_room: whether `send` has refused more bytes: the handler is told when there is room again.
     - trailers: the headers that follow `pending`; empty for a client, whose half ends without headers.
@@ -114,7 +114,7 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes and returns up to `bytes_max` bytes of `pending`: of one large piece, or of one frame."""
+        """Removes and returns up to `bytes_max` bytes of `pending`: a part of one large piece, or one frame."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:
             return self._cut_first(min(bytes_max, first_bytes))

@@ -60,14 +60,14 @@ class DoorCounts:
 
 class CallHandler(Protocol):
     """Takes the messages of one call. Its methods are called in the trio thread, and never while one of them runs.
-    They can raise CallRefused, which ends the call. None is called after `ended`, or after the handler has ended the
-    call. logs_end: whether it logs itself why it ends a call.
+    They can raise CallRefused, which ends the call. No method is called after `ended`, or after the handler has ended
+    the call. logs_end: whether the handler itself logs why it ends a call.
     """
 
     logs_end: bool = False
 
     def may_take(self) -> bool:
-        """Whether the handler takes messages now. After False, it must call `GrpcCall.resume` when it does."""
+        """Whether the handler takes messages now. After False, it calls `GrpcCall.resume` when it can take them."""
         ...
 
     def take(self, message: bytes) -> None: ...

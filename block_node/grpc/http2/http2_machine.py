@@ -119,7 +119,7 @@ class _Data(DataFrame):
 
 
 class _Frames(FrameBuffer):
-    """The received frames, with `_Data` for each DATA frame. h2 would copy the data of one without padding twice. The
+    """The received frames, with `_Data` for each DATA frame. h2 would copy the data of an unpadded frame twice. The
     guard judges the head of each frame, once, before the body has come."""
 
     def __init__(self, guard: FloodGuard, *, server: bool) -> None:
@@ -597,7 +597,7 @@ class Http2Machine:
 
     @property
     def is_done(self) -> bool:
-        """Whether no call is served, none will be, and everything was sent."""
+        """Whether the connection can end: no call is served or will be served, and everything was sent."""
         served = [call for call in self.calls.values() if call.state is not CallProgress.LINGERING]
         return self.stage is DrainStage.LEAVING and not served and not self.unsent_bytes
 

@@ -119,8 +119,9 @@ class DoorBudget:
 
 
 class MessageBudget:
-    """The part of one party in a `DoorBudget`; without a `door`, a whole one. Invariant: `held_bytes` is the sum of
-    `_held`."""
+    """The part of one party in a `DoorBudget`. door: None: the party has a `DoorBudget` of its own.
+
+    Invariant: `held_bytes` is the sum of `_held`."""
 
     def __init__(self, bytes_max: int, door: DoorBudget | None = None) -> None:
         self._door = DoorBudget(bytes_max) if door is None else door

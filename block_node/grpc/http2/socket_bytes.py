@@ -23,7 +23,7 @@ ENCRYPTED_BYTES: Final = 256 * 1024
 
 
 class SocketBytes:
-    """One connection. tls: after its handshake; None: not encrypted. One task may receive, and one other may send."""
+    """One connection. tls: its TLS after the handshake; None: no TLS. One task may receive while another sends."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None = None) -> None:
         self._stream = stream

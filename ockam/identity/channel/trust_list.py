@@ -136,7 +136,7 @@ class KnownHistories:
     """The longest history that each identity with several keys has shown. A history with fewer changes is valid by
     itself, so a thief of a replaced key could still prove the identity with it. Raises IdentityFileError.
 
-    file: keeps the histories over restarts; None: no file does."""
+    file: keeps the histories over restarts; None: a restart loses them."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
