@@ -1,7 +1,7 @@
 """Finding: the result of one check of `stream-node doctor`. This module checks the protection of a node: addresses,
 TLS, rules, tokens, identities, private files, and the operator's workers.
 Each file is read by the function with which the node reads it at its start, so "wrong" means that the node would not
-start, or would refuse clients; for the audit log, that lines are damaged or cannot be read. Nothing is written."""
+start, or would refuse clients. A "wrong" audit log has lines that are damaged or cannot be read. Nothing is written."""
 
 from __future__ import annotations
 

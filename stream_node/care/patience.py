@@ -40,7 +40,7 @@ def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
 
 
 class _Habit:
-    """The habit of one consumer, as known."""
+    """The habit of one consumer, as far as it is known."""
 
     __slots__ = ("saved_us", "since_us", "steps", "usual_s")
 

@@ -195,7 +195,8 @@ def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    """Raises RepairFailed if a row is damaged: its indexes could belong to messages that never existed."""
+    """Returns the rows of all partitions.
+    Raises RepairFailed if a row is damaged: its indexes could belong to messages that never existed."""
     sealed = has_seal(connection, "streams")
     if sealed is None:
         return []

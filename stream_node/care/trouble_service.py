@@ -1,4 +1,4 @@
-"""The service `node_troubles`: answers what is wrong with the node now, as the dashboard names it."""
+"""The service `node_troubles`: answers with the present troubles of the node, in the words of the dashboard."""
 
 from __future__ import annotations
 

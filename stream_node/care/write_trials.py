@@ -42,14 +42,14 @@ class WriteTrials:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the last push or trial was not stored, or that a trial is late; None if it was stored."""
+        """The reason why the last push or trial was not stored; None if it was stored. A late trial is a reason too."""
         if self._is_late:
             return LATE
         is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
         return self._counters.write_failure if is_push_last else self._failure
 
     async def settle(self) -> str | None:
-        """Returns `failure` at once after a recent push or trial, else after a trial or TRIAL_S_MAX seconds."""
+        """Returns `failure`. Without a recent push or trial, first waits for a trial, up to TRIAL_S_MAX seconds."""
         ended = self._begin()
         if ended is not None and not self._is_late:
             with trio.move_on_after(TRIAL_S_MAX):

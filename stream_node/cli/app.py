@@ -115,7 +115,7 @@ def _first_word(words: Sequence[str]) -> str:
 
 def run(command: Callable[..., object]) -> int:
     """Runs a command and returns its exit code. An error that a user can cause is a line on stderr, or with `--json` an
-    object with `error` and `exit_code`. Of `status --check` it is a line on stdout, as of a monitoring plug-in."""
+    object with `error` and `exit_code`. `status --check` prints its error on stdout, as monitoring plug-ins do."""
     is_check = _first_word(sys.argv[1:]) == "status" and any(each.partition("=")[0] == "--check" for each in sys.argv)
     try:
         # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` and
@@ -167,7 +167,7 @@ def _name_extra(error: ModuleNotFoundError) -> Exception:
 
 
 def _discard_output() -> None:
-    """The reader is gone, and flushing the buffer would fail at the end of the process."""
+    """Discards the buffered output: its reader is gone, and a flush would fail at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -159,7 +159,7 @@ def _code_of(module: str) -> tuple[object, ...]:
 
 
 def _of(module: str, names: str) -> dict[str, str]:
-    """Returns the paths of commands of one module. A function has the name of its command, unless Python has it."""
+    """Returns the paths of commands of one module. A function has the name of its command, unless it is a builtin."""
     functions = {"list": "list_all", "set": "set_to"}
     return {name: f"{module}.{functions.get(name, name)}" for name in names.split()}
 

@@ -28,7 +28,7 @@ def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of consumers that have saved a position: in the given stream, or without one in any stream."""
+    """Returns the names of consumers that have saved a position in the given stream; without a stream, in any one."""
     from stream_client.blocking import list_positions
 
     stream = ctx.params.get("stream")

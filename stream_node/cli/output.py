@@ -47,7 +47,7 @@ def say_text(text: str | Iterable[str]) -> None:
 
 
 def wants_json() -> bool:
-    """Whether this process was started with `--json`. Known also when its arguments cannot be read."""
+    """Whether this process was started with `--json`. Works also if its arguments cannot be parsed."""
     return "--json" in sys.argv
 
 
@@ -196,14 +196,14 @@ def progress_shown() -> Iterator[Progress]:
 
 
 def _time_text(seconds: float) -> str:
-    """Formats a remaining time as "5 s", "2 min" or "3 h". An estimate is not more exact than this."""
+    """Formats a remaining time as "5 s", "2 min" or "3 h". It is an estimate, so it is rounded."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6_000 else f"{round(seconds / 3_600)} h"
 
 
 def _has_the_terminal() -> bool:
-    """Whether this command is in the foreground. In the background (`&`), it would draw into the output of others."""
+    """Whether this command is in the foreground. A command in the background (`&`) would draw into other output."""
     with suppress(OSError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

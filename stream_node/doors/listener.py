@@ -33,7 +33,7 @@ class DoorConnection(Protocol):
         ...
 
     def close(self, reason: str) -> None:
-        """reason: a short, fixed word for counters."""
+        """Ends the connection at once. reason: a short, fixed word for counters."""
         ...
 
 
@@ -112,7 +112,7 @@ class DoorListener(Generic[C]):
 
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting, and returns the `host:port` of each socket with
-        what else its entry has. Raises OSError if a socket cannot be opened; then none stays open."""
+        the rest of its entry. Raises OSError if a socket cannot be opened; then none stays open."""
         opened: list[tuple[trio.SocketListener, str]] = []
         try:
             for entry in self.parts.config.grpc if self._is_grpc else self.parts.config.http:

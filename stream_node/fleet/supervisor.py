@@ -129,7 +129,7 @@ class Supervisor:
 
     async def reload(self) -> None:
         """Makes all workers read their files again, and reports the begin and the end to the service manager. Waits
-        until the workers have listened once: before, they read their files for the first time."""
+        until the workers have listened once: before that, they still read their files for the first time."""
         await self._ready.wait()
         async with self._reloading:
             if self._stopping.is_set():

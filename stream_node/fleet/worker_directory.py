@@ -154,7 +154,8 @@ def has_database(folder: Path) -> bool:
 
 
 def _read_stored(folder: Path) -> StoredPlace | None:
-    """Returns the place that a folder's database has stored, if any. Whoever opens a damaged one reports the damage."""
+    """Returns the place that a folder's database has stored; None without a place, or if the database is damaged.
+    The damage is reported by whoever opens the database."""
     try:
         return read_stored(folder)
     except (StorageError, BackupError):

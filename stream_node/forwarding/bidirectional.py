@@ -249,7 +249,7 @@ class PublisherProxy(LinkedWorker):
 
 class StreamSubscription(LinkedWorker):
     """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once. While
-    the receiver of a message takes none, this message and all behind it wait in the stream."""
+    the receiver of a message is busy, this message and all behind it wait in the stream."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest, way_back: Route) -> None:
         self._owner = owner
@@ -325,7 +325,7 @@ class StreamSubscription(LinkedWorker):
         return page.resume_index
 
     def _find_allowed(self, stored: RichMessage) -> Message | None:
-        """Returns the message to send on. Returns None if this is no routed message, or nobody may or can take it."""
+        """Returns the message to send on. Returns None if it is not routed, or no receiver may or can take it."""
         routed = read_routed(stored)
         if routed is None or not routed.onward_route:
             return None
@@ -340,7 +340,7 @@ class StreamSubscription(LinkedWorker):
         return message if is_away or _find_demand(worker, message) is not None else None
 
     def _must_wait(self, message: Message) -> bool:
-        """Whether a receiver takes a message later and not now. What the rules refuse never waits."""
+        """Whether a receiver takes a message later and not now. A message that the rules refuse never waits."""
         node, receiver = self._owner.node, message.onward_route[0]
         mailbox, worker = node.find_mailbox(receiver), node.find_worker(receiver)
         if mailbox is None:

@@ -35,7 +35,7 @@ class ForwardingServices:
         self._bidirectional = Bidirectional(node, service, index_service, own_workers)
 
     def start(self, stream_names: Iterable[str]) -> None:
-        """stream_names: the names of the stored streams. Each may be the memory of an address whose client is away."""
+        """Starts the services. stream_names: those of all stored streams. Some hold the messages of absent clients."""
         for name in stream_names:
             registration = find_registration(name)
             if registration is not None and registration.address not in self._forwarders.all:

@@ -53,7 +53,7 @@ RETRY_S = 1.0
 
 
 def find_registration(stream_name: str) -> Registration | None:
-    """Returns the registration that a stored stream is the memory of, or None if it is another stream."""
+    """Returns the registration whose messages a stored stream holds; None if the stream holds no such messages."""
     address, _, owner = stream_name.removeprefix(STREAM_PREFIX).partition("/")
     # Before the service was switched on, everybody could make streams of such names. None of them may take the address
     # of a service.
@@ -106,7 +106,7 @@ class StoringForwarder(Forwarder, LinkedWorker):
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits for the client that no more is stored."""
+        """Whether so many messages wait for the client that no further ones are stored."""
         is_behind = self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
         if is_behind and not self._is_counting:
             # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.

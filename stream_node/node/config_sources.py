@@ -195,7 +195,7 @@ def check_cluster(config: Config) -> None:
 
 
 def is_any_host(host: str) -> bool:
-    """Whether a listener at this host takes connections at every address of its machine, so that it names none."""
+    """Whether a listener at this host takes connections at every address of its machine, so it names no address."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:

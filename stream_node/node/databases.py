@@ -39,7 +39,7 @@ _INSERT = compiled(insert(places), "number", "workers", SEAL)
 
 
 class StoredPlace(NamedTuple):
-    """The worker that a database belongs to. That of a node without workers belongs to worker 0 of 1."""
+    """The worker that a database belongs to. Without workers, a node's database belongs to worker 0 of 1."""
 
     number: int
     workers: int

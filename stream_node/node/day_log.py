@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 
 def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str], grpc: Sequence[str] = ()) -> None:
-    """Logs the version of a node, its addresses, and each setting that was given, with the place of it."""
+    """Logs the version of a node, its addresses, and each setting that was given, with its origin."""
     shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
     given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
     logger.info("started", version=__version__, addresses=addresses, http=http, grpc=list(grpc), settings=given)

@@ -53,7 +53,7 @@ class RepeatedEvents:
     """A processor of structlog that drops and counts repeated warnings and errors. Threads share it.
 
     A source that is down causes the same line at each try. The first one is written at once. While the event goes on, a
-    line has its count after one second, then after two, up to once in an hour."""
+    line reports its count after one second, then after two, up to once in an hour."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

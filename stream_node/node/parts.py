@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 class HttpStatistics(msgspec.Struct, frozen=True):
     """The counts since the start; `open`, `clients` and `body_bytes` are those of now. closed: by reason.
-    requests: the answered ones, by status. clients: how many identities, each with its host, have one in the node."""
+    requests: the answered ones, by status. clients: the number of clients inside the node."""
 
     open: int
     accepted: int

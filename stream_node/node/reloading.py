@@ -39,7 +39,7 @@ class Reloading:
         return may_have_files(self._server.config, has_file=self._file is not None, notifier=self._notifier)
 
     async def reload(self) -> None:
-        """Reads all files again. Waits until the node listens: before, it reads them for the first time."""
+        """Reads all files again. Waits until the node listens: before that, it still reads them for the first time."""
         await self._server.wait_listening()
         async with self._one_at_a_time:
             self._notifier.reloading()

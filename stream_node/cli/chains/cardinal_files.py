@@ -225,7 +225,7 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[SentRecord]) -> None:
-    """A recording keeps the order of the messages; a node or Kafka only within one partition."""
+    """Sends messages. A recording keeps the order of all; a node or Kafka keeps it only within one partition."""
     if isinstance(transport, FileTransport):
         await transport.send_in_order([(step.topic, step.record) for step in steps])
         return

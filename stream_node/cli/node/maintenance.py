@@ -209,7 +209,7 @@ def verify(data_dir: DataDirOption = None) -> None:
 
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns the mistakes in the files beside the databases, whose folders are given."""
+    """Returns the mistakes in the files beside the databases. folders: where the databases are."""
     checks = (check_tokens, check_identities, check_audit)
     found = [each.text for each in (check(config) for check in checks) if each.status == "wrong"]
     return [*found, *filter(None, map(find_problem, folders))]

@@ -26,7 +26,7 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
-    """Yields the messages of the files, or of standard input, in one list for each read, so that none waits for others.
+    """Yields the messages of the files, or of standard input: one list for each read, so no message waits for the next.
     whole: each file is one message. framed: each message follows its length. crlf: lines end with CR LF."""
 
     def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -112,7 +112,7 @@ class MessageInput(NamedTuple):
 
 
 def parse_ndjson(line: bytes) -> MessageInput:
-    """Parses a line as `--ndjson` and `--json` print it, but for its index and time. Raises UsageError."""
+    """Parses a line as `--ndjson` and `--json` print it. Ignores its index and time. Raises UsageError."""
     import msgspec
 
     from stream_service.extensions import Header
@@ -168,7 +168,7 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 
 class PrintFormat(NamedTuple):
-    """How messages are printed. keys, headers, times: the columns before the data. framed: after their length.
+    """How messages are printed. keys, headers, times: the columns before the data. framed: each one follows its length.
     escaped: control characters are escaped, for a terminal."""
 
     keys: bool = False

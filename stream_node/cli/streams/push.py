@@ -242,7 +242,7 @@ class _Pushes:
             self._going_on.cancel()
 
     def _report(self) -> None:
-        """Prints the number and the indexes of the stored messages of each partition; without any, of one."""
+        """Prints the number and the indexes of the stored messages of each partition; without any, zero messages."""
         seconds = time.monotonic() - self._started_s
         for partition in sorted(self._partitions) or [self._options.partition or 0]:
             counts = self._partitions.get(partition, _PartitionCounts())
@@ -255,7 +255,7 @@ class _Pushes:
             say(report | {"seconds": round(seconds, 6)}, text)
 
     def _report_unconfirmed(self) -> None:
-        """Prints, for people, the messages that are not stored or unknown."""
+        """Prints, for people, the messages that are not stored, or of which this is unknown."""
         for partition, counts in sorted(self._partitions.items()):
             states = ((counts.not_stored, "not stored"), (counts.unknown, "unknown, may be stored or not"))
             for numbers, state in (each for each in states if each[0]):

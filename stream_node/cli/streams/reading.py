@@ -220,7 +220,7 @@ async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) ->
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
     """Returns the present command as a shell line: the parameters of the command line, changed as given (None leaves
-    one out). The environment and the contexts give the others again."""
+    a parameter out). Values of the environment and of the contexts are not repeated."""
     words = ctx.command_path.split()
     values: dict[str, Any] = {}
     for parameter in ctx.command.params:

@@ -227,8 +227,8 @@ async def _ensure(
     client: StreamClient, name: str, partitions: int | None
 ) -> tuple[Sequence[Stream], PartitionedStream | None, bool]:
     """Creates the missing partitions up to the given number. None: one partition, unless the stream exists.
-    Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, it is not known
-    how the stream was, and only the requested partitions are returned."""
+    Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, its earlier
+    partitions are unknown, and only the requested partitions are returned."""
     try:
         before = await client.find_stream(name) if name else None
     except RequestRefused:

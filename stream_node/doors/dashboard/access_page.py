@@ -401,7 +401,7 @@ async def _read(folder: str, read: Callable[[Any], T]) -> T:
 
 
 def _waiting(exported: Any, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
-    """Returns how many messages the export lacks. None: the partition is gone, newer, or hidden from this user."""
+    """Returns how many messages the export lacks. None: the partition is deleted, made again, or hidden."""
     info = infos.get(exported.of.place)
     # A stream that was deleted and made again has another time of creation, and its indexes begin again.
     if info is None or info.created_us != exported.of.created_us:

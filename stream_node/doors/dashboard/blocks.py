@@ -129,7 +129,7 @@ class Box(NamedTuple):
 
 
 class HeadChange(NamedTuple):
-    """A reorg: the new heaviest block, the number of blocks that left the heaviest chain, and its head `before`."""
+    """A reorg: the new heaviest block, the number of blocks that left the heaviest chain, and its former head."""
 
     block: ForkBlock
     left: int

@@ -108,7 +108,7 @@ refused."""
 
 
 class _CborTags(dict[int, Any]):
-    """The decoders of CBOR tags that replace those of cbor2: none, but an error for every tag not in CBOR_TAGS."""
+    """A table of tag decoders for cbor2. It is empty, and a lookup of any tag not in CBOR_TAGS raises ValueError."""
 
     def __missing__(self, tag: int) -> Any:
         if tag in CBOR_TAGS:
@@ -169,7 +169,7 @@ _INDENT = "  "
 
 
 def show_value(value: Any, characters_max: int) -> str:
-    """Returns the text of a decoded value. One of more than `characters_max` characters ends soon after these."""
+    """Returns the text of a decoded value. A text of more than `characters_max` characters is cut soon after these."""
     parts, left = list[str](), characters_max
     for text in _texts(value, "\n"):
         parts.append(text)

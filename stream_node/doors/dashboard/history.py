@@ -89,7 +89,7 @@ def _point(before: Sample, now: Sample) -> Point:
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
     """Returns the time below which this share of events lies, as Prometheus estimates it; None without events.
-    counts: the events of each bucket, taken as spread evenly in it. In the last bucket, all are at its lower bound."""
+    counts: the events of each bucket, taken as spread evenly in it. All in the last bucket count as its lower bound."""
     total = sum(counts)
     if not total:
         return None

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class StreamRow(msgspec.Struct, frozen=True):
-    """One stream. rate: messages per second lately. lag: the largest of a consumer. None: unknown, or no consumers."""
+    """One stream. rate: recent messages per second. lag: the largest of a consumer, if there is any. None: unknown."""
 
     name: str
     partitions: int
@@ -293,7 +293,7 @@ class Beyond(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerProgress(NamedTuple):
-    """The consumers with unread messages (the longest wait first), those beyond the end, and each last progress."""
+    """The consumers with unread messages (the longest wait first), those beyond the end, and the progress of all."""
 
     waiting: list[ConsumerLag]
     beyond: list[Beyond]

@@ -135,7 +135,7 @@ class Overview:
         )
 
     def _find_stuck(self, found: ConsumerProgress, now_us: int) -> list[Trouble]:
-        """Runs in another thread: nobody else uses `_patience`."""
+        """Returns the troubles of stuck consumers. Runs in a thread: nothing else uses `_patience`."""
         self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
         limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
         return troubles.find_stuck(found, limit_s, now_us)

@@ -82,7 +82,7 @@ class Sessions:
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, session: str, text: str) -> str:
-        """Returns a proof that this node wrote the text for the session, so nobody can link to another text."""
+        """Returns a proof that this node wrote the text for the session, so no other site can link to a false text."""
         return hmac.new(self._key, f"{session}\n{text}".encode(), hashlib.sha256).hexdigest()[:32]
 
     def check(self, session: str, sent: str) -> None:
@@ -108,7 +108,7 @@ class Sessions:
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """Browsers send the cookies of one host to all its ports, so the name of the cookie has the port."""
+    """Returns the name of the cookie, with the port: browsers send the cookies of a host to all its ports."""
     return f"stream-node-{request.url.port or request.url.scheme}"
 
 

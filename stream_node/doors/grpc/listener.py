@@ -101,7 +101,7 @@ class GrpcListener(DoorListener[ServerConnection]):
 
     @property
     def _limits(self) -> Http2Limits:
-        """Those of a connection that begins now: the setting `send_timeout_s` can change while the node runs."""
+        """Returns the limits of a new connection: the setting `send_timeout_s` can change while the node runs."""
         config = self.parts.config
         return Http2Limits(
             streams_max=config.grpc_streams_max,

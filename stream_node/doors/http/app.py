@@ -287,7 +287,7 @@ class LateWatches:
 
     @asynccontextmanager
     async def watched(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> AsyncIterator[None]:
-        """Calls the function with the cancel scope of the block if that takes longer than WATCH_AFTER_S."""
+        """Calls the function with the cancel scope of the block if the block takes longer than WATCH_AFTER_S."""
         scope, own_scope, ended = trio.CancelScope(), trio.CancelScope(), trio.Event()
 
         async def watch() -> None:

@@ -167,7 +167,7 @@ class Peer(NamedTuple):
 
 
 class ConnectionContext(NamedTuple):
-    """A connection, for its requests. is_for_health: it may only ask for the health of a full node.
+    """The data of a connection that its requests use. is_for_health: it may only ask for the health of a full node.
     note_received: called when all of a request was received. note_caller: called with the identity of a request."""
 
     peer: Peer

@@ -105,8 +105,8 @@ class HttpStream:
 
 
 class HttpConnection:
-    """Serves the requests of one connection, one after the other. identity: the last that a request has proved.
-    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with what nobody reads."""
+    """Serves the requests of one connection, in order. identity: the last one that requests have proved.
+    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with bytes that nobody reads."""
 
     def __init__(
         self,

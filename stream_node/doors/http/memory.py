@@ -1,6 +1,6 @@
 """RequestMemory counts the bytes that the node holds for one HTTP request, before they are made: for the connection's
 identity (else its host), for the caller if a token proves another one, and for the node (`ockam.quotas`).
-RequestBody is the body of a request, decoded, and bounded in size and time, and with the others of its party."""
+RequestBody decodes the body of a request, and bounds its size, its time, and the bytes of all bodies of its party."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class RequestBody:
         self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
 
     def _decoded(self, part: bytes, *, is_last: bool) -> bytes:
-        """Returns the decoded bytes of a part: up to a thousand times as many, so they are counted in small pieces."""
+        """Returns the decoded bytes of a part. They can be a thousand times as many, so small pieces are counted."""
         assert self._decoder is not None, "called with gzip only"
         pieces = []
         for piece in self._decoder.feed(part):

@@ -79,7 +79,7 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
 
 
 def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
-    """Returns the problem for an error of the client inside the node. is_read: nothing was changed: no doubt."""
+    """Returns the problem for an error of the client inside the node. is_read: the request could change nothing."""
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt and not is_read}

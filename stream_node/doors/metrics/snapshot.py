@@ -101,7 +101,7 @@ class Figures(NamedTuple):
 
 
 def read_session(session: Session, most: int) -> Figures:
-    """Reads the `most` streams to which most was written and consumers with the greatest lag, and their rest."""
+    """Reads the `most` most written streams, the `most` consumers with the greatest lag, and the sums of the rest."""
     named = [StreamFigures(*row) for row in session.execute(_TOP, {"most": most})]
     partitions, *sums = (number or 0 for number in session.execute(_TOTALS).fetchone())
     rest = StreamFigures(

@@ -72,5 +72,5 @@ def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> t
 
 
 def _wanted(header: str) -> str:
-    """Returns the header without entries that it excludes (q=0), and without versions that are not made here."""
+    """Returns a header Accept without the entries that it excludes (q=0) and the versions that are not made here."""
     return ",".join(each for each in header.split(",") if not _UNWANTED.search(each))

@@ -71,7 +71,7 @@ def _peer(each: StoredMember, view: ClusterView, lives: bool, silent_s: float) -
 class ShardServices(Protocol):
     async def open_shards(self, shards: Sequence[int], serve: Callable[[], None]) -> None:
         """Starts the workers of the streams of shards whose routes are clear. Raises StorageError.
-        serve: called at once after that, before any message comes."""
+        serve: called at once after their start, before any message comes."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
@@ -338,7 +338,7 @@ def fixed_view(members: Sequence[StoredMember]) -> ClusterView:
 
 class FixedMember:
     """One of the processes of one machine that share the shards for good. It has the methods of ClusterMember, except
-    `leave`. The supervisor starts a dead process again, so no process takes shards of another one, and none beats."""
+    `leave`. The supervisor starts a dead process again, so no process takes shards of another one or writes beats."""
 
     def __init__(self, router: Router, services: ShardServices, view: ClusterView) -> None:
         """view: from `fixed_view`, with this member."""

@@ -31,7 +31,7 @@ class _Seen(NamedTuple):
 
 
 class PlanMachine:
-    """The beats of the other members, as this member has seen them.
+    """Decides the next steps of one member, from the beats of the other members that it has seen.
     Invariant: `_seen` has an entry for each member of the last view."""
 
     def __init__(self, name: str, now_s: float) -> None:

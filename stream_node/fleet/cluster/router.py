@@ -494,7 +494,7 @@ class Router:
             self._refresh()
 
     def _settle(self, link: Link, requests: OpenRequests) -> None:
-        """Handles the end of a link after the tables were read, which say whether the other member left in order."""
+        """Handles the end of a link after the tables were read, which say whether the other member left as planned."""
         name, member = link.member.name, self.view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:

@@ -124,8 +124,8 @@ class Followers:
         nursery.start_soon(self._write, identity, row)
 
     async def _ask(self, stream: LocalStream, fences: MirrorRow | None, mirrors: Sequence[AskingMirror]) -> None:
-        """Asks the mirrors of a primary at the same time, after a start of the node. Pushes are refused until its end.
-        Ends with the stream as it was, or with the stream as a mirror of its former mirror."""
+        """Asks the mirrors of a primary at the same time, after a start of the node. Pushes are refused meanwhile,
+        for at most PATIENCE_S seconds. Then the stream is as before, or has become a mirror of its former mirror."""
         identity, (name, partition) = stream.identity, stream.identity
         # The mirrors that are streams of their own now, and those that have taken the place of the stream.
         removed: list[AskingMirror] = []

@@ -43,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: its identity. asks: whether it has changed nothing, and can give way."""
+    """A request that is being served. party: its identity. asks: whether it has changed nothing, and may be ended."""
 
     def __init__(self, party: str) -> None:
         self.party = party
@@ -188,7 +188,7 @@ class MirrorService(AnsweringWorker):
         self._nursery.start_soon(self._serve, message, request, reply, waiting)
 
     def _make_room(self) -> bool:
-        """Ends a request that waits for another node. Returns False if there is none."""
+        """Ends a request that waits for another node. Returns False if no request can be ended."""
         asks = [each for each in self._serving if each.asks and not each.gave_way]
         if not asks:
             return False

@@ -129,7 +129,7 @@ class MirrorTasks:
 
     def note_role(self, identity: Identity, row: MirrorRow | None) -> None:
         """Ends the task of a stream whose role has changed, or that was deleted, and begins the one that it needs now.
-        row: in the table of mirrors; None: the stream has nothing to do with a source."""
+        row: its row in the table of mirrors; None if it neither follows nor fences a source."""
         # The old task ends first: it must not store a page under the new role.
         self.end(identity)
         self._forget(identity)
@@ -341,7 +341,7 @@ class Passing(Worker):
         self.context.send(Message(route[1:], (route[0],), message.payload))
 
     def _may_pass(self, message: Message, name: str, source_name: str) -> bool:
-        """Whether a message is a push whose sender may push to the source, and that has not been here before."""
+        """Whether a message is a push that has not passed this node before and whose sender may push to the source."""
         gate = self._node.gate
         return (
             message.payload.startswith(TAGS)

@@ -173,7 +173,7 @@ async def delete(call: HttpCall) -> Response:
 
 
 async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]], is_changed: bool = False) -> list[B]:
-    """Changes one partition after another. Raises Problem at a failure, in doubt if anything was changed before."""
+    """Changes one partition after another. Raises Problem at a failure, which is in doubt after a change."""
     changed: list[B] = []
     try:
         for stream in streams:
