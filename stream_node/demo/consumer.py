@@ -35,7 +35,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Flushes each message before its position is saved, so that a kill loses no message."""
+    """Consumes a partition. Flushes each message before its position is saved, so that a kill loses none."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(msgspec.json.encode((stream.partition, message.index, message.data)) + b"\n")

@@ -109,7 +109,7 @@ class StoringForwarder(Forwarder, LinkedWorker):
         """Whether so many messages wait for the client that no further ones are stored."""
         is_behind = self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX
         if is_behind and not self._is_counting:
-            # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.
+            # Retention may have deleted messages, or a client the whole stream: count again, for later messages.
             self._is_counting = self._link.ask("count", INFO.encode_request(InfoRequest(0)))
             if not self._is_counting:
                 self._forwarders.end(self.registration)

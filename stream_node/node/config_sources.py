@@ -281,7 +281,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(workers, dict):
         if "worker" in found:
             raise ConfigError("worker: is given twice, as the table [workers] too")
-        # `workers` is also the setting for the number of processes. Beside a table, a key of the table gives it.
+        # `workers` is also the setting for the number of processes. If there is a table, one of its keys gives it.
         processes = {WORKERS_TABLE: workers[PROCESSES_KEY]} if PROCESSES_KEY in workers else {}
         texts = [worker_text(address, each) for address, each in workers.items() if address != PROCESSES_KEY]
         found = {name: each for name, each in found.items() if name != WORKERS_TABLE} | processes | {"worker": texts}

@@ -221,7 +221,7 @@ def revoke(name: TokenArgument, rules: RulesOption = None, directory: DirectoryO
         raise UsageError(f"there is no file {rules}; give --rules the file of the node's rules, or leave it out")
     store, now_s = _store(directory), int(time.time())
     where = RulesOptions(rules, directory.config).known_file()
-    # The token comes first: whatever is wrong with the rules, it must not be of use any more.
+    # The token is revoked first: it must lose its effect even if the rules cannot be changed.
     record = revoke_token(store, name, now_s)
     removed = [] if where is None else _remove_made_rules(where, name)
     what = f"the token {name} is revoked" + (f"; {counted(len(removed), 'rule')} removed" if removed else "")

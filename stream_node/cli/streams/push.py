@@ -62,7 +62,7 @@ class PushOptions(NamedTuple):
         if self.data is not None and files:
             raise UsageError("--data is pushed in place of files; leave one of them out")
         for file in files:
-            # Many a first push has the message itself in this place.
+            # At their first push, many users write the message itself in the place of a file.
             if not file.exists():
                 raise CommandFailed(f"{file}: there is no such file; to push this text itself, write --data")
         if self.keys and self.key is not None:

@@ -50,7 +50,7 @@ class Point(NamedTuple):
 def take_sample(parts: NodeParts, time_s: float) -> Sample:
     counters = parts.services.directory.counters
     return Sample(
-        # The pages get times in milliseconds and ask for what came later. An exact time would be later than itself.
+        # The pages get times in milliseconds, and ask for later points. A point with an exact time would come twice.
         round(time_s, 3),
         counters.pushes,
         counters.pulled,

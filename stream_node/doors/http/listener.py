@@ -105,7 +105,7 @@ class HttpStream:
 
 
 class HttpConnection:
-    """Serves the requests of one connection, in order. identity: the last one that requests have proved.
+    """Serves the requests of one connection, in order. identity: the last one proved.
     Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with bytes that nobody reads."""
 
     def __init__(
@@ -136,7 +136,7 @@ class HttpConnection:
         self.peer = peer
         self.identity = peer.identity
         self._scope = trio.CancelScope()
-        # Around the wait for a request. `drain` cancels it, also before the wait has begun.
+        # The scope of the wait for a request. `drain` cancels it, also before the wait has begun.
         self._waiting = trio.CancelScope()
         self._is_last = is_for_health
         # Whether the peer gets nothing more: it has gone, or its bytes are not HTTP.

@@ -102,7 +102,7 @@ def is_silent(payload: bytes) -> bool:
         if INDEX_PARTITIONED.is_in(payload):
             return isinstance(INDEX_PARTITIONED.decode_request(payload), SavePartitionIndex)
     except ProtocolError:
-        # The index service does not answer what it cannot read.
+        # The index service does not answer messages that it cannot read.
         return True
     return TRACE.is_in(payload)
 

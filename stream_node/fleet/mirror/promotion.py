@@ -100,7 +100,7 @@ class Promotions:
         Returns whether the stream is promoted, and its states before the promotion; if it is not, the present ones."""
         states = self._tasks.states(name)
         begun = self._begun.get(name)
-        # Another request about a promotion that runs, or one about a promotion whose result this id may still read.
+        # The request asks again about a promotion that runs, or about one whose result this id may still read.
         if begun is not None and (promotion_id in begun.ids or not begun.has_ended):
             if begun.is_known:
                 if begun.failure is not None:

@@ -85,7 +85,7 @@ class MirrorState(msgspec.Struct, frozen=True):
     source_name: str
     next_index: bare.UInt
     source_next_index: bare.UInt  # the end of the source, when the mirror last heard of it
-    lag: bare.UInt  # the number of messages that the source had more
+    lag: bare.UInt  # the number of messages by which the source was ahead
     lag_us: bare.UInt  # for how long the mirror has had less than all messages of its source, in microseconds
     # The mirror knows of everything that its source had confirmed by this time, in microseconds since 1970; 0 if it has
     # never heard of the source.

@@ -135,7 +135,7 @@ class NodeAccess:
             self.audit.note(Entry("rules_not_taken", reason=str(error)))
             return
         has_changed = self.authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
-        # Changed limits need no new connections: what waits obeys them from now on.
+        # Changed limits need no new connections: waiting requests obey them from now on.
         self._node.usages.replace_tables(rules.limits, trio.current_time())
         # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
         # client connects again.

@@ -70,7 +70,7 @@ def start_channels(
 
     @cache
     def holder() -> IdentityHolder:
-        # Only a node that trusts somebody loads what signs and encrypts.
+        # Only a node that trusts somebody loads the code that signs and encrypts.
         from ockam.identity.channel.identity_file import IdentityHolder
 
         return IdentityHolder(node_identity_file(config.data_dir))

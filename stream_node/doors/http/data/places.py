@@ -80,7 +80,7 @@ def read_query(request: Request, kind: type[Q]) -> Q:
     try:
         found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        # Such as "Expected `int`, got `str` - at `$.limit`", or "Object missing required field `index`".
+        # The error is such as "Expected `int`, got `str` - at `$.limit`", or "Object missing required field `index`".
         # The reason can quote the caller's text, so the place is what follows the last "at".
         reason, _, name = str(error).removesuffix("`").rpartition(" - at `$.")
         if not reason:
