@@ -386,7 +386,7 @@ def _folder(page: DashboardPage) -> str:
 
 
 async def _read(folder: str, read: Callable[[Any], T]) -> T:
-    # A node loads this one module of the exporter, and only for these pages. The module needs neither Spark nor pyarrow.
+    # A node loads this one module of the exporter, and only for these pages. It needs neither Spark nor pyarrow.
     from spark_export.exporter.history import FILE, ExportHistory
     from spark_export.tables.errors import ExportError
 

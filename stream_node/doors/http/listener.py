@@ -106,7 +106,7 @@ class HttpStream:
 
 class HttpConnection:
     """Serves the requests of one connection, in order. identity: the last one proved.
-    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with bytes that nobody reads."""
+    Invariant: bytes are read only when a task waits for them, so a peer cannot fill memory with unread bytes."""
 
     def __init__(
         self,
