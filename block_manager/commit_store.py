@@ -202,7 +202,7 @@ class CommitTable:
         return any(connection.execute(FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
 
     def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
-        # No row has an id that is not valid UTF-8, and SQLite would raise.
+        # An id that is not valid UTF-8 is in no row, and SQLite would raise an error for it.
         return [(self._store_name, block_id) for block_id in block_ids if is_text(block_id)]
 
 

@@ -84,7 +84,7 @@ class Verification(Plugin):
         if next_number is not None and number >= next_number:
             self._go_back()
         elif notification.succeeded:
-            # A stored block with another root hash is not the one that the chain has, whose own failure follows.
+            # If the root hash differs, another block was stored, and the failure of the block of the chain follows.
             if self._unstored.get(number) == notification.root:
                 del self._unstored[number]
         elif number in self._unstored:

@@ -100,8 +100,8 @@ class Filler:
             # Nobody is to blame for a block that was verified from another source, or came too early.
             next_number = self._state.verifier.chain.next_number
             if next_number is not None and number < next_number:
-                # The node is storing it, which takes a while on a slow disk. If the block were fetched again and again
-                # meanwhile, it would be given up, and all blocks above it, too.
+                # The node is storing this block, which takes a while on a slow disk. If the block were fetched again
+                # and again meanwhile, it would be given up, and all blocks above it, too.
                 machine.being_stored(number)
             else:
                 machine.put_back(number, notification.reason)

@@ -86,7 +86,7 @@ class Backfill(Plugin):
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
         self._asks_all = False
-        # Not in `state`: answers to a worker that has failed still come, and must not end the search of its successor.
+        # These are not in `state`: late answers to a failed worker must not end the search of its successor.
         self._scanning = self._soon = self._asked_for = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False

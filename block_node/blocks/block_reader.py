@@ -31,7 +31,7 @@ PLAIN_KINDS = (
 """The kinds of nearly all items, hashed without parsing. Their tag has one byte, which is checked fast."""
 
 HELD_BYTES_MAX = 1 << 16
-"""Up to this size, to concatenate item and prefix is faster than a second call of the hash function."""
+"""The largest item that is hashed together with its prefix. For a larger one, two calls of the hash are faster."""
 
 FOLD_LEAVES = 1024
 

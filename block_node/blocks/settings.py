@@ -42,10 +42,10 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     block_bytes_max: int = 1 << 30
     items_max: int = 5_000_000
-    """The largest known block has 400 MB and fewer items than this."""
+    """The most items of a block. The largest known block has 400 MB, and fewer items."""
 
     item_bytes_max: int = 128 << 20
-    """More than the largest message between reference block nodes, which is 125 MB."""
+    """The largest item. The largest message between reference block nodes is smaller: 125 MB."""
 
     small_item_bytes_max: int = 1 << 20
     """The largest size of a header, footer or proof: these are kept in memory. All known proofs are below 5 KB."""

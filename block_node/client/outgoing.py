@@ -12,9 +12,9 @@ from block_node.blocks.items import Item, read_header
 from block_node.item_splitting import ItemBatch, split_items
 
 CHUNK_BYTES = 512 * 1024
-"""Far below a node's limit of unread bytes, and large compared with the other bytes of a message."""
+"""The largest chunk: far below a node's limit of unread bytes, and large compared with the rest of a message."""
 HEADER_BYTES = 512
-"""More than a header has. For the number of a block, little of its file is read; damage further on is found later."""
+"""The bytes of a file that are read for the number of its block, more than a header has. The rest is read later."""
 
 
 class OutgoingBlock:

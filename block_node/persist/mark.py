@@ -24,7 +24,7 @@ OTHER_ROOTS_HEADER: Final = "block_roots/1"
 ROOT_BEFORE_HEADER: Final = "block_before/1"
 STREAM_PREFIX = "block_node."
 PART_BYTES_MAX: Final = 1024 * 1024
-"""Small enough to be kept in memory and sent as a whole, and large compared to the overhead of a row."""
+"""The largest part: small enough to be kept in memory and sent whole, and large compared to the overhead of a row."""
 
 
 # type BlockMark struct { number: u64  part: uint  parts: uint  items: uint  size_bytes: uint  root: data }

@@ -265,7 +265,7 @@ class Persistence(Plugin):
 
 
 READ_BYTES = 256 * 1024
-"""Small, so that readers wait for a read of the scan only briefly."""
+"""The most bytes of one read of the scan: few, so that readers wait for it only briefly."""
 PAUSE_S = 5.0
 """The pause after each round through all blocks, and after a read that failed for another reason than its block."""
 

@@ -117,7 +117,7 @@ class PublishService(Plugin):
     # Opening sessions.
 
     def handle(self, message: Message) -> None:
-        # Only an opening message, with a way back, belongs here.
+        # Only an opening message with a return route is valid here.
         try:
             request = PUBLISH.decode_request(message.payload)
             if not isinstance(request, OpenSession | OpenRootSession):

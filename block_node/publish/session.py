@@ -87,7 +87,7 @@ class Mending:
             if self._session is not session or self._number != number:
                 return
             if roots is None:
-                # Unchecked, any block could take the place of the damaged one.
+                # Without a root hash to check, any block could take the place of the damaged one.
                 reason = "the root hash that the block must have cannot be read now"
                 self._end().end(PublishStatus.PERSISTENCE_FAILED, number, reason)
             else:

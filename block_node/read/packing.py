@@ -14,9 +14,9 @@ from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeR
 from ockam.protocol import ProtocolError
 
 LEVEL: Final = 1
-"""All levels compress blocks to about a sixth of their size, and level 1 takes the least time."""
+"""The level of zstd. All levels compress blocks to about a sixth of their size, and level 1 takes the least time."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A node sends at most 1 MiB of items in one message, and the lengths of the items."""
+"""The most unpacked bytes of one message. A node sends at most 1 MiB of items, and their lengths."""
 
 # type Items list<data>
 _encoder = bare.Encoder(list[bytes])

@@ -49,7 +49,7 @@ class Asker(Worker):
     def __init__(self, node: Node, asked: Address | None = None) -> None:
         self._node = node
         self._asked = asked
-        # Where the latest answer came from: the connection to the asked node.
+        # The way by which the latest answer came. It begins with the connection to the asked node.
         self._return_route: Route = ()
         self._answers: list[bytes] = []
         self._wanted = 1
@@ -167,7 +167,7 @@ def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any
     more follow.
 
     pages: the entries of each page in order, and whether more follow in it. key: returns the sort key of an entry."""
-    # Behind the end of a page that is not the last one, entries can be missing.
+    # If more entries follow a page, entries behind its end are missing here.
     ends = [key(entries[-1]) for entries, more in pages if more and entries]
     joined = sorted((entry for entries, _ in pages for entry in entries), key=key)
     # So only the entries up to the first such end are complete.

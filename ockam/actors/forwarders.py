@@ -86,8 +86,8 @@ class Forwarder(Worker):
     def __init__(self, node: Node, registration: Registration) -> None:
         self._node = node
         self.registration = registration
-        # By the first hop of a sender: its origin, or None for a worker of this node. A strong reference would keep
-        # the connections of a thousand senders in memory after their end.
+        # The origin of each sender, by its first hop; None for a worker of this node. A strong reference would keep the
+        # connections of a thousand senders in memory after their end.
         self._senders: dict[Address, weakref.ref[Origin] | None] = {}
         # The hashes of the routes that the client has shown, each with the sender, see `_show`.
         self._shown: dict[int, None] = {}
@@ -148,8 +148,8 @@ class Forwarder(Worker):
 
     def through(self, return_route: Route, rest: Route, payload: bytes) -> Message:
         route = self.registration.route
-        # A sender that replies to an answer of the client has the client's first hop in its route already. What comes
-        # behind that hop must be shown: else one answer would open every worker of the client to the sender.
+        # A sender that replies to an answer of the client has the client's first hop in its route already. The
+        # hops behind it must have been shown to the sender: else one answer would open every worker of the client.
         is_reply = rest[:1] == route[:1] and len(return_route) > 1 and self._is_shown(return_route[1], rest[1:])
         return Message(rest if is_reply else (*route, *rest), return_route, payload)
 

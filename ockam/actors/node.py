@@ -392,7 +392,7 @@ class Node:
         """Starts the worker that sleeps at the next hop of this message, and returns its cell. Returns None if the
         sender may not send the message; the gate has then answered."""
         address = message.onward_route[0]
-        # Otherwise anybody could have a worker started for every address that he knows.
+        # Without this check, anybody could start a worker at every known address.
         if self.gate is not None and not self.gate.admit(self._asleep[address].unstarted(address), (message,)):
             return None
         cell = self._wake(address)

@@ -68,7 +68,7 @@ class Authenticator:
         the answer.
         refusal_delay_s: the seconds between a refused token and the answer, against peers that try again."""
         self._find = find
-        # For a refusal that is not answered. `refuse` itself reports the refusals that are answered.
+        # Callers use this for a refusal without an answer. `refuse` itself reports a refusal that it delays.
         self.report = on_refused
         self._refusal_delay_s = refusal_delay_s
         self._waiting_max = waiting_max

@@ -158,7 +158,7 @@ def _signature(path: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-# A client with many connections would otherwise read and parse the certificates for each of them.
+# Without this cache, a client with many connections would read and parse the certificates for each of them.
 @functools.lru_cache(maxsize=16)
 def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
     return new_client_context(tls)
@@ -210,7 +210,7 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
         # Without this function, OpenSSL would ask at the terminal and wait.
         context.load_cert_chain(certificate, key, password=no_password)
     except OSError as error:
-        # An SSLError is an OSError. Any other one means that a file was removed after it had been read.
+        # An SSLError is an OSError, too. Any other OSError means that a file was removed after it had been read.
         if not isinstance(error, ssl.SSLError):
             reason = f"{certificate} or {key or 'its key'} cannot be read: {error.strerror}"
         elif error.reason == "KEY_VALUES_MISMATCH":

@@ -18,7 +18,7 @@ ARRIVAL_BYTES_MAX = 4096
 ARRIVALS_MAX = 64
 """The most reads of one turn of the event loop. With the work of their messages they take some 6 ms."""
 HAS_EPOLL = hasattr(select, "epoll")
-"""Linux has it. Elsewhere, each connection reads its own socket."""
+"""Whether the system has epoll, as Linux does. Elsewhere, each connection reads its own socket."""
 SMALL_READS_MIN = 4
 """The number of small reads in a row after which a connection is read here. Each change costs some system calls."""
 

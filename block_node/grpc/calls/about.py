@@ -94,7 +94,7 @@ def write_status(read: ReadServices) -> bytes:
         {
             "first_available_block": block_or_none(available.first),
             "last_available_block": block_or_none(available.last),
-            # Fixed in the reference block node; it means nothing here.
+            # The reference block node always sends this value. The field has no meaning for this node.
             "only_latest_state": True,
             "next_expected_block": next_expected,
         },

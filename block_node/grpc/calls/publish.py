@@ -60,7 +60,7 @@ OTHER_BYTES_MAX: Final = 16 * 1024
 """The largest request that is not one set of items alone. Such a request is read in one step of the event loop."""
 
 PARTIES_MAX: Final = 10_000
-"""Far more than a network has consensus nodes."""
+"""The most parties that `BehindTold` remembers: far more than a network has consensus nodes."""
 WINDOWS_MAX: Final = 100
 """The most parties whose windows the metrics name. Each party is one more time series of a collector."""
 

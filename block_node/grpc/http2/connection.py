@@ -148,7 +148,7 @@ class GrpcConnection:
                         nursery.cancel_scope.cancel()
                     await self._say_end()
                 except* ConnectionFailed as group:
-                    # The tasks open no nurseries, so no group is in this one.
+                    # The tasks open no nurseries, so this group contains no other group.
                     failed = group.exceptions[0]
                     assert isinstance(failed, ConnectionFailed)
                     kind, reason = failed.kind, str(failed)

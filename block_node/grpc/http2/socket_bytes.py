@@ -66,8 +66,8 @@ class SocketBytes:
     async def _send_plain(self, pieces: list[bytes | memoryview]) -> int:
         socket = self._stream.socket
         while True:
-            # trio's own `sendmsg` would have all other tasks run after each call. Here that happens once for each time
-            # that the socket has room.
+            # trio's own `sendmsg` lets all other tasks run after each call. Here they run only once each time when the
+            # socket has room.
             if self._is_full:
                 await trio.lowlevel.wait_writable(socket)
             else:

@@ -44,7 +44,7 @@ class SecureChannelEvent(Enum):
     ENDED = "this side ends the channel, by choice, by a timeout or because of a fault of its own"
 
 
-# Both sides wait for the proof of the other one.
+# In both states, this side waits for the proof of the other side.
 _PROVING = {
     SecureChannelEvent.PROVED: SecureChannelState.OPEN,
     SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
