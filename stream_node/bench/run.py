@@ -40,7 +40,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The measured times. messages: of all clients. times_us: the durations of all requests, or of a sample."""
+    """The measured times. messages: their number in all. times_us: the durations of all requests, or of a sample."""
 
     messages: int
     seconds: float
@@ -186,7 +186,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. messages: of all clients together. latency_us: for pushes, from the call to the confirm; for
+    """The result of a run. messages: their number in all. latency_us: for pushes, from the call to the confirm; for
     pulls, from the call to the page; for a fan-out, from the push to the receipt by a consumer."""
 
     work: Work

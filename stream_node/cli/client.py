@@ -127,7 +127,7 @@ def run_to_signal(main: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 
 async def check_contact(target: Target) -> None:
     """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError. For commands
-    with a block client, which tries again without an error. Success also if no program listens there."""
+    with a block client, which tries again without an error. It also succeeds if no program listens."""
     patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:
@@ -147,7 +147,7 @@ def _report_link(node: str, error: ClientError | None) -> None:
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
     """Returns the partition to push to. Only partition 0 is created: with more partitions, keys would belong to
-    other ones than before. Raises StreamNotFound."""
+    other partitions than before. Raises StreamNotFound."""
     if partition == 0:
         return await client.create(name)
     try:

@@ -176,7 +176,7 @@ class Reaching(TypedDict):
 
 
 def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
-    """Returns the way to this node as the `connect` functions take it: of the options, otherwise of its context. given:
+    """Returns the way to this node as the `connect` functions take it, from the options or else its context. given:
     by default the options of the running command. Raises UsageError."""
     from ockam.actors.address import tcp
 

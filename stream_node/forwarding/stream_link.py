@@ -86,7 +86,7 @@ class StreamLink:
         return len(self._pending)
 
     def open(self) -> None:
-        """Asks for the creation of the stream. The answer, an Init, has the text "open"."""
+        """Asks for the creation of the stream. `answered` gets the answer, an Init, with the text "open"."""
         payload = CREATE.encode_request(CreateStream(self.name))
         self._node.send(Message((self._service,), (self._inner, local("open")), payload, self.origin))
 

@@ -36,7 +36,7 @@ class NodeNotRunning(Exception):
 
 
 class HostedNode:
-    """A node in a thread of this process, which runs while its block does: `with`, or in trio and asyncio `async with`.
+    """A node in a thread of this process, which runs during a `with` block; in trio and asyncio, `async with`.
     http, grpc: the addresses at which a real node listens for HTTP and gRPC, if its settings have any."""
 
     def __init__(self, serve: Callable[[HostedNode], Awaitable[None]]) -> None:

@@ -1,5 +1,5 @@
 """Asks a node for everything that the live view shows, and computes the view from two readings: rates, lag, order.
-What the node refuses or does not know becomes a note."""
+If the node refuses a part or does not know it, the reading has a note in its place."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ class StreamRate(msgspec.Struct, frozen=True):
 
 class ConsumerRate(msgspec.Struct, frozen=True):
     """One consumer of one stream. partitions: those with a position. members: those that hold leases. messages_per_s:
-    the rise of its positions; None after one reading, or if it is new. is_beyond_end: whether a position is."""
+    the rise of its positions; None after one reading, or if it is new. is_beyond_end: whether a position is beyond
+    the end of its stream."""
 
     client: str
     stream: str

@@ -184,7 +184,7 @@ class _UpdatePrinter:
         self._values = values
 
     def update(self, reverted_to: Revert | None, removed: Batches, added: Batches) -> None:
-        """reverted_to: the last block that stays, with its number and hash; None: no block is removed."""
+        """Prints a change. reverted_to: the number and hash of the last block that stays; None: no block is removed."""
         if AS_JSON.get():
             to = None if reverted_to is None else {"number": reverted_to.number, "hash": _hex(reverted_to.hash)}
             rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}

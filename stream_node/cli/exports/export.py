@@ -300,7 +300,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def begin(log_level: str, nice: int = 0) -> None:
-    """Applies the options of the process that a command is. Raises UsageError."""
+    """Applies the options of the process in which a command runs. Raises UsageError."""
     from stream_node.node.logs import LEVELS, configure_logs
 
     if log_level not in LEVELS:

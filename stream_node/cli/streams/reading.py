@@ -77,7 +77,7 @@ class PrintOptions(NamedTuple):
     raw: Annotated[bool, "Do not escape control characters at a terminal. Elsewhere they are never escaped."] = False
 
     def format(self, *, framed: bool = False) -> PrintFormat:
-        """Raises UsageError if the options cannot be combined. framed: --length-framed."""
+        """Returns the print format. Raises UsageError if the options cannot be combined. framed: --length-framed."""
         as_json = AS_JSON.get()
         if framed and (self.keys or self.headers or self.times or as_json or self.ndjson):
             raise UsageError(

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class StreamRow(msgspec.Struct, frozen=True):
-    """One stream. rate: recent messages per second. lag: the largest of a consumer, if there is any. None: unknown."""
+    """One stream. rate: recent messages per second. lag: of its slowest consumer. None: unknown, or no consumers."""
 
     name: str
     partitions: int

@@ -255,7 +255,7 @@ class Paths:
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
         """Returns the endpoints of a path by method, and all methods that it takes. Notes the parameters in the scope.
-        A path that takes the method comes before others that fit."""
+        A pattern with the method comes before other patterns that fit the path."""
         found = None
         for pattern, methods, allowed in self._paths:
             match = pattern.fullmatch(scope["path"])
@@ -276,7 +276,7 @@ WATCH_AFTER_S = 0.1
 
 
 class LateWatches:
-    """Watches, for each request that takes long, whether its peer has gone. For a short one, a task would cost much.
+    """Watches whether the peers of long requests have gone. A task for each short request would cost too much.
 
     Invariant: `_short` has the requests of about the last interval; a task looks at them while there are any."""
 

@@ -91,7 +91,7 @@ class Places(Generic[G]):
 
     def _oldest(self, party: str | None) -> G | None:
         """Returns the guest that has been half for longest, among those of the party if one is given.
-        A guest with unread bytes is passed over if a later guest has none."""
+        Of the CANDIDATES_MAX oldest, a guest with unread bytes is passed over if a later one has none."""
         parties = ((each, self._parties.get(each)) for each in self._half)
         half = (each for each, its in parties if its is not None and party in (None, its))
         candidates = list(islice(half, CANDIDATES_MAX))

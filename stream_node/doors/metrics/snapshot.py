@@ -101,7 +101,8 @@ class Figures(NamedTuple):
 
 
 def read_session(session: Session, most: int) -> Figures:
-    """Reads the `most` most written streams, the `most` consumers with the greatest lag, and the sums of the rest."""
+    """Reads the `most` streams with the most written messages, the `most` consumers with the greatest lag, and the sums
+    of the others."""
     named = [StreamFigures(*row) for row in session.execute(_TOP, {"most": most})]
     partitions, *sums = (number or 0 for number in session.execute(_TOTALS).fetchone())
     rest = StreamFigures(

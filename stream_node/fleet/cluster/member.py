@@ -1,5 +1,5 @@
 """ClusterMember: one node as a member of its cluster. It takes shards, gives them away, and leaves. Each second it
-writes to the tables that it lives: a beat. `PlanMachine` decides, and `Router` sends the messages."""
+writes to the tables that it is alive; this write is a beat. `PlanMachine` decides, and `Router` sends the messages."""
 
 from __future__ import annotations
 
