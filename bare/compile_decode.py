@@ -34,7 +34,9 @@ from bare.varint import long_uint
 
 
 class _At(NamedTuple):
-    """A position in the message, in the compiled source: a local variable (empty: the start) plus `add` bytes."""
+    """A position in the message, in the compiled source: `add` bytes after the local variable `name`.
+
+    name: empty for the start of the message."""
 
     name: str
     add: int = 0

@@ -173,7 +173,7 @@ class Facility:
 
     @property
     def full_at(self) -> int | None:
-        """The number of events that full plugins have taken; while it stays the same, they hang. None: none is full."""
+        """The number of events that full plugins took. While it stays the same, they hang. None: no plugin is full."""
         return sum(inlet.delivered for inlet in self._inlets if inlet.full) if self.full else None
 
     @property

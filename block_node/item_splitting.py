@@ -89,7 +89,9 @@ class ItemJoiner:
 
 
 class ItemSplitter:
-    """Splits the bytes of one block, which arrive in chunks, into batches of items. offset: the position of `_waiting`.
+    """Splits the bytes of one block, which arrive in chunks, into batches of items.
+
+    offset: the position of `_waiting` in the block.
     item_bytes_max: the largest item of a block from a file, where empty items are errors, too. None: a stored block,
     whose items were verified.
 

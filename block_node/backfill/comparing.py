@@ -100,8 +100,8 @@ def common_block(ranges: Iterable[BlockRanges]) -> int | None:
 
 
 def find_disagreements(opinions: Iterable[Opinion]) -> Mapping[str, str]:
-    """Returns how the root hash of each source node with another chain differs. If the right root hash is unknown, and
-    the source nodes disagree about it, each of them gets a text."""
+    """Returns a text for each source node with another chain: how its root hash differs. If the right root hash is
+    unknown, and the source nodes disagree about it, each of them gets a text."""
     found: dict[str, str] = {}
     open_opinions = []
     for each in sorted(opinions):

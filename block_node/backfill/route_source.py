@@ -83,7 +83,8 @@ class BlockSource(Protocol):
     def ask_status(self, on_done: StatusDone) -> None: ...
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """size_bytes: the size of the block if it is stored here: the source then sends no bytes of it; else 0."""
+        """Asks for the root hash of a block. size_bytes: its size if it is stored here, else 0. With the right size,
+        the source sends no bytes of the block."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...

@@ -143,7 +143,7 @@ class PublishService(Plugin):
         return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, self.machine.last_block, None, reason))
 
     def admit(self, origin: Origin) -> int | StreamEnded:
-        """Returns the id of a new publisher; if it may not come now, the StreamEnded that says why."""
+        """Returns the id of a new publisher, or the StreamEnded that says why no publisher may come now."""
         missing, most, last_block = self.facility.missing, self.limits.sessions_max, self.machine.last_block
         status, reason = PublishStatus.ERROR, None
         if missing:

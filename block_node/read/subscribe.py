@@ -69,7 +69,7 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions since the start of the service. ended: by status name, with refused ones."""
+    """The statistics of subscriptions since the start of the service. ended: ended and refused ones, by status."""
 
     sessions: int
     begun: int

@@ -46,7 +46,7 @@ COUNTED: Final = {
 
 
 class GrpcCallStatistics(msgspec.Struct, frozen=True):
-    """The calls about blocks. publishers: the number of open streams. counted: since the start, see COUNTED.
+    """The calls about blocks. publishers: the number of open streams. counted: counters since the start (COUNTED).
 
     - lowest_inbound, highest_inbound: the blocks that publishers send now; None: none.
     - window_closed_s: the longest time for which a publisher could send nothing, held back or not, by party: its host,

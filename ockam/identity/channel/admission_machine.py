@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Hashable)
 class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the channels of one node. A peer can begin handshakes before it proves anything.
 
-    handshakes_max, peer_handshakes_max: the most under way, in all and for one connection. The oldest gives way.
+    handshakes_max, peer_handshakes_max: the most handshakes in all and for one connection. The oldest gives way.
     handshakes_per_s: how many one identity or address can begin in a second. Each costs a quarter of a millisecond.
     handshake_s_max: the longest time from message 1 to message 3.
     channels_max, peer_channels_max: the most open channels, in all and for one connection.
