@@ -222,7 +222,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
-    """Checks the wall clock. now_us, newest_us: the present time and that of the newest stored message, since 1970."""
+    """Checks the wall clock. The times are in microseconds since 1970. newest_us: that of the newest message."""
     status: Status = "wrong"
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
     if now_us < EARLIEST_US:

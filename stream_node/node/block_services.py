@@ -223,7 +223,7 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """Returns what the function of the setting `block_tss_verifier` makes; None without it. Raises ConfigError."""
+    """Returns the verifier of the setting `block_tss_verifier`; None without the setting. Raises ConfigError."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

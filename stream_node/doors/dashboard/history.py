@@ -114,7 +114,7 @@ class StreamRates:
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=LOOKS)
 
     def look(self, growth: Mapping[str, int], now_s: float) -> None:
-        """Records the messages per stream since the last sample. now_s: of a clock that is never set back."""
+        """Records the messages per stream since the last sample. now_s: the time of a clock that is never set back."""
         self._looks.append((now_s, growth))
 
     def known(self) -> dict[str, float] | None:

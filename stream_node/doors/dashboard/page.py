@@ -177,7 +177,7 @@ class DashboardPage:
         return number_of(self.get(name), name)
 
     def check_typed(self, name: str) -> None:
-        """Raises Problem unless the name of what the form destroys or moves was typed again."""
+        """Raises Problem unless the user has typed this name again: the form destroys or moves its object."""
         if self.get("typed") != name or not name:
             raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 

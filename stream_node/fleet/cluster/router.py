@@ -352,7 +352,7 @@ class Router:
 
     def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
         """Handles a message that another member has sent, or that waited here. Raises ProtocolError.
-        Returns the mailbox that got it, if one did. origin: of the client, at any member."""
+        Returns the mailbox that got the message, if any. origin: that of the client, which may be at any member."""
         envelope = read_envelope(message.onward_route[1])
         # The usual case: this member serves the shard.
         if envelope.shard in self._served:

@@ -240,7 +240,7 @@ class Promotions:
             await trio.sleep(RETRY_S)
 
     async def _promote(self, name: str, begun: Begun) -> None:
-        """Does what is left of a promotion. Sets its failure, or raises the error if it has to be repeated."""
+        """Does the remaining steps of a promotion. Notes a failure, or raises it if the promotion must be repeated."""
         mirrors = self.mirrors(name)
         if begun.takes and not self.mirrors(name, {StreamRole.PROMOTING}):
             # The last step has raised an error, but its change was stored.

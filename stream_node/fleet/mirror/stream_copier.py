@@ -33,7 +33,7 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamCopier:
-    """Copies what belongs to one stream that is a mirror on this node."""
+    """Copies the partitions, retention, positions and fences of one stream that is a mirror on this node."""
 
     def __init__(
         self,

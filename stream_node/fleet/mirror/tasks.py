@@ -97,7 +97,7 @@ class MirrorTasks:
         return bool(self._mirrors)
 
     def mirrors(self, name: str = "") -> list[Mirror]:
-        """Returns the partitions that follow or fence, in order. name: of this stream alone; empty: of all."""
+        """Returns the partitions that follow or fence, in order. name: the stream; empty: all streams."""
         names = [name] if name else sorted(self._mirrors)
         return [mirror for each in names for _, mirror in sorted(self._mirrors.get(each, {}).items())]
 

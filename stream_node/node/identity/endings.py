@@ -25,7 +25,7 @@ class Ending(NamedTuple):
 
 def read_endings(config: Config) -> list[Ending]:
     """Returns the ends of the certificates and tokens, the next one first. It takes milliseconds: call it in a thread.
-    Of several certificates in a file, the first end counts. A file that cannot be read has none."""
+    Of several certificates in a file, the first end counts. A file that cannot be read has no end."""
     return sorted((*_certificates(config), *_tokens(config)))
 
 

@@ -301,7 +301,7 @@ def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[byt
 
 
 def _last_event_id(request: Request) -> tuple[int | None, int | None]:
-    """Returns the index and the creation time in the header Last-Event-ID, None for what is missing. Raises Problem."""
+    """Returns the index and the creation time in the header Last-Event-ID; None for a missing one. Raises Problem."""
     text = request.headers.get("last-event-id", "")
     if not text:
         return None, None

@@ -114,7 +114,7 @@ def find_json_fault(data: bytes) -> str | None:
 
 
 def are_json(values: Sequence[bytes], whole: bytes) -> bool:
-    """Whether each of the bytes is one value of JSON in UTF-8. whole: all of them, with any ASCII in between."""
+    """Whether each text is one value of JSON in UTF-8. whole: all texts joined, with any ASCII in between."""
     try:
         for data in values:
             _DECODER.decode(data)
@@ -200,7 +200,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class PageMessages(NamedTuple):
-    """The messages of a page. first_index, next_index: of the partition. resume_index: where the next page begins."""
+    """The messages of a page. first_index, next_index: those of the partition. resume_index: the next page's."""
 
     messages: Sequence[RichMessage | Damaged]
     first_index: int
@@ -254,7 +254,7 @@ async def read_found(
 
 
 async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> PageMessages | None:
-    """Reads messages one by one, after a failed page. Returns None if none is damaged after all."""
+    """Reads messages one by one, after a failed page. Returns None if no message is damaged after all."""
     info = await stream.info()
     begin = end = max(index, info.first_index)
     damaged, size_bytes = dict[int, Damaged](), 0
