@@ -114,7 +114,7 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes and returns up to `bytes_max` bytes of `pending`: from one large piece, or small ones for one frame."""
+        """Removes and returns up to `bytes_max` bytes of `pending`: from one large piece, or small ones for a frame."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:
             return self._cut_first(min(bytes_max, first_bytes))
