@@ -126,8 +126,9 @@ def run_to_signal(main: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError. Commands with
-    a block client call it, because that client tries again without an error. It succeeds if no program listens."""
+    """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError.
+    Commands with a block client call this first, because such a client tries again without an error.
+    The check also succeeds if no program listens at the address."""
     patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:

@@ -242,7 +242,7 @@ class _Pushes:
             self._going_on.cancel()
 
     def _report(self) -> None:
-        """Prints the number and the indexes of the stored messages of each partition; of one if nothing was pushed."""
+        """Prints the number and the indexes of the stored messages by partition; of one if nothing was pushed."""
         seconds = time.monotonic() - self._started_s
         for partition in sorted(self._partitions) or [self._options.partition or 0]:
             counts = self._partitions.get(partition, _PartitionCounts())

@@ -105,7 +105,7 @@ class HttpStream:
 
 
 class HttpConnection:
-    """Serves the requests of one connection, in order. identity: the last one proved.
+    """Serves the requests of one connection, in order. identity: the last one that a request has proved.
     Invariant: bytes are read only when a task waits for them, so a peer cannot fill memory with unread bytes."""
 
     def __init__(

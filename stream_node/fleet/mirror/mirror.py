@@ -42,7 +42,7 @@ class LocalStream:
         self.address = stream_address(*identity)
 
     def get_worker(self) -> StreamWorker:
-        """Returns the worker of the stream. Raises MirrorError without a stream that can be a mirror."""
+        """Returns the worker of the stream. Raises MirrorError if the node has no such stream that can be a mirror."""
         worker = self.directory.node.find_worker(self.address)
         if not isinstance(worker, StreamWorker) or worker.identity != self.identity:
             raise MirrorError(f"this node has no stream {self.identity[0]!r} that can be a mirror")

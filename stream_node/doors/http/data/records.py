@@ -200,7 +200,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class PageMessages(NamedTuple):
-    """The messages of a page. first_index, next_index: those of the partition. resume_index: the next page's."""
+    """The messages of a page. first_index, next_index: the partition's. resume_index: where the next page begins."""
 
     messages: Sequence[RichMessage | Damaged]
     first_index: int
