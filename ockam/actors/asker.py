@@ -57,6 +57,11 @@ class Asker(Worker):
         self._deadline_s = 0.0
         self._is_watching = False
 
+    @property
+    def connection(self) -> Address | None:
+        """The connection of this node through which the latest answer came; None before the first answer."""
+        return self._return_route[0] if self._return_route else None
+
     def demand(self, message: Message) -> Demand | None:
         return NOTHING if self._asked is None else demand_of_answer(message, self._asked)
 

@@ -51,6 +51,12 @@ class RemoteNode:
         self._destination = destination
         self._first = tcp(destination)
 
+    @property
+    def connection(self) -> Address | None:
+        """The connection of this node through which the other node has answered last. A node that was started anew
+        answers through another connection."""
+        return self._asker.connection
+
     async def ask_raw(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> bytes:
         """Sends a request to a worker of the other node, and returns the payload of the answer.
         wait_s: how long the other node may delay the answer. Raises SourceLost, SourceRefused."""

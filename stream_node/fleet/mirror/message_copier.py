@@ -114,6 +114,7 @@ class MessageCopier:
                 continue
             # Two streams that follow each other stand still without a failure, so this is looked for.
             await self._look_for_circle(remote, page)
+            self._mirror.connection = remote.connection
             self._mirror.report(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
             # The source has deleted messages that were not copied yet.
             if page.start > self._stream.bounds.next_index or page.first_index > self._stream.bounds.next_index:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import structlog
 import trio
 
+from ockam.actors.address import Address
 from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, asking
 from stream_node.fleet.mirror.protocol import AGREEING, PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_operations import AnyChange, StreamChange, load_history
@@ -116,6 +117,8 @@ class Mirror:
         # The end of the source in its last answer, and when the mirror requested that answer, in microseconds since
         # 1970; 0 if there was none. Everything that the source had confirmed by then is before that end.
         self.source_next_index, self.heard_us = row.source_next_index, row.heard_us
+        # The connection through which the source has answered when the mirror was last seen to agree with it.
+        self.connection: Address | None = None
         self.promotion_reason = ""  # why a promotion that is under way does not go on; empty if it does
         self._level_s = trio.current_time()
 

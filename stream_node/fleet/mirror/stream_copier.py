@@ -13,7 +13,7 @@ import trio
 from index_service.extensions import MARKED_POSITIONS, POSITIONS, MarkedPosition, PositionKey, PositionsRequest
 from index_service.fences import FENCES, FencesRequest, StoredFence, copy_positions
 from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
-from ockam.actors.address import local
+from ockam.actors.address import Address, local
 from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceRefused, asking
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow, find_mirror
@@ -41,7 +41,9 @@ class StreamCopier:
         name: str,
         row: MirrorRow,
         follow: Callable[[int], Awaitable[None]],  # makes a partition of the stream a mirror
-        agrees: Callable[[int], bool],  # whether a partition has the messages of its source, as far as known here
+        # Whether a partition has the messages of its source, as far as known here. With a connection: whether the
+        # source has shown it by an answer through this connection.
+        agrees: Callable[[int, Address | None], bool],
     ) -> None:
         self._directory = directory
         self._name = name
@@ -75,14 +77,22 @@ class StreamCopier:
                 worker = self._find_worker(partition)
                 if worker is None:
                     await self._follow(partition)
-                elif worker.bounds.is_mirror and worker.admin.retention != retention and self._has_same(partition):
+                elif (
+                    worker.bounds.is_mirror
+                    and worker.admin.retention != retention
+                    and self._has_same(partition, remote.connection)
+                ):
                     # The mirror obeys this retention when it becomes a primary.
                     await completed(partial(worker.admin.set_retention, retention))
-            await self.copy_positions(remote, infos)
+            # A source that was started anew may have other messages, which no copier of messages has compared yet.
+            await self.copy_positions(remote, infos, of_connection=True)
 
-    async def copy_positions(self, remote: RemoteNode, infos: Sequence[StreamInfo] | None = None) -> None:
+    async def copy_positions(
+        self, remote: RemoteNode, infos: Sequence[StreamInfo] | None = None, *, of_connection: bool = False
+    ) -> None:
         """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError.
-        infos: the partitions of the source, if they are known."""
+        infos: the partitions of the source, if they are known. of_connection: whether only those partitions count
+        whose messages were compared through the connection that the answers come through."""
         if infos is None:
             infos = await list_partitions(remote, self._row.source_name)
         positions: list[MarkedPosition] = []
@@ -109,7 +119,8 @@ class StreamCopier:
         if positions or fences:
             # Not before the answers: the source may have got other messages meanwhile. By its creation time, a position
             # is known to belong to this incarnation of the stream.
-            created = {info.partition: info.created_us for info in infos if self._has_same(info.partition)}
+            through = remote.connection if of_connection else None
+            created = {info.partition: info.created_us for info in infos if self._has_same(info.partition, through)}
             # Both are stored in one transaction, so no consumer has a position without its fence.
             work = partial(
                 copy_positions,
@@ -137,15 +148,15 @@ class StreamCopier:
             ]
             return positions, plain.more
 
-    def _has_same(self, partition: int) -> bool:
-        """Returns whether a partition has the messages of its source. Otherwise the positions of the source would make
-        consumers skip messages that are only here, and its retention could delete them."""
+    def _has_same(self, partition: int, connection: Address | None) -> bool:
+        """Returns whether a partition has the messages of its source (`agrees`). Otherwise the positions of the source
+        would make consumers skip messages that are only here, and its retention could delete them."""
         worker = self._find_worker(partition)
         # After a crash, a worker does not know its stream yet.
         if worker is None or not worker.bounds.stream_id:
             return False
         # A mirror that has no message yet takes everything from its source.
-        return not worker.bounds.next_index or self._agrees(partition)
+        return not worker.bounds.next_index or self._agrees(partition, connection)
 
     def _find_worker(self, partition: int) -> StreamWorker | None:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))

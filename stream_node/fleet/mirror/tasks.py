@@ -13,7 +13,7 @@ from itertools import pairwise
 import structlog
 import trio
 
-from ockam.actors.address import local, tcp
+from ockam.actors.address import Address, local, tcp
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
@@ -114,9 +114,11 @@ class MirrorTasks:
             return None
         return mirror.stream.bounds.mirror
 
-    def _agrees(self, identity: Identity) -> bool:
+    def _agrees(self, identity: Identity, connection: Address | None) -> bool:
         mirror = self._find(identity)
-        return mirror is not None and mirror.condition in AGREEING
+        if mirror is None or mirror.condition not in AGREEING:
+            return False
+        return connection is None or connection == mirror.connection
 
     def get_own_address(self) -> str:
         """Returns the `host:port` at which other nodes reach this node. Raises MirrorError if it is not known."""
@@ -180,7 +182,7 @@ class MirrorTasks:
             name,
             row,
             follow=lambda partition: self.make(name, [partition], row),
-            agrees=lambda partition: self._agrees((name, partition)),
+            agrees=lambda partition, connection: self._agrees((name, partition), connection),
         )
         self.begin(("copier", name), copier.run)
 
@@ -329,7 +331,7 @@ class Passing(Worker):
         return kept
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right that the sender needs: only sources answer here."""
+        """Returns NOTHING for a message of a source to which pushes were passed on, and otherwise None."""
         return NOTHING if message.origin.peer in self._senders else None
 
     def handle(self, message: Message) -> None:
