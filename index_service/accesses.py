@@ -102,7 +102,8 @@ class IndexRequests(Operation):
             )
 
     def _after(self, place: int, access: Access, before: StoredPosition | None) -> StoredPosition | None:
-        """Returns the position after one request on the position `before`; None: there is no position."""
+        """Applies one request to the stored position `before`, and returns the new one. None stands for no position.
+        place: the place of the request in its batch."""
         index, mark = access.save, access.mark
         if mark is None:
             # A get creates a missing position, as the specification demands.

@@ -147,8 +147,9 @@ class ItemSet:
         return self._at > self._start
 
     def take(self, items_max: int, bytes_max: int) -> tuple[list[bytes], Piece]:
-        """Returns the next items: at most `items_max`, and none after the item that reaches `bytes_max` bytes. An item
-        above `bytes_max` comes alone, in pieces of that size. Raises MessageFormatError.
+        """Returns the next items, and whether they are whole. There are at most `items_max` items, and no further item
+        follows when all together have `bytes_max` bytes. An item above `bytes_max` comes alone, one piece of
+        `bytes_max` bytes in each call. Raises MessageFormatError.
 
         Each item is a copy: a view would keep the whole message in memory for the sake of one small item."""
         if self._item_end is not None:

@@ -151,7 +151,8 @@ class ChainLog:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Deletes staged parts. Returns the stream, None before the first block, and the state of the chain."""
+        """Deletes the parts of incomplete blocks that an earlier process has left. Returns the stream of the blocks,
+        which is None before the first block, and the state of the chain."""
         # Without a stream there is no block, and nothing else in the tables counts.
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:

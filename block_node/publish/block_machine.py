@@ -401,7 +401,7 @@ class Blocks(dict[int, BlockInFlight]):
             # Each block needs the result of the block before it, so verification goes on with the next number only now.
             self.next_to_verify = block.number + 1
         elif block.stage is Stage.MISSING or block.stage is Stage.OVER:
-            # In both stages no publisher sends the block any more. It leaves the flight, and its memory is free.
+            # In these two stages no publisher sends the block. It is no longer in progress, and its memory is free.
             del self[block.number]
             self._over += 1
             self._expired += change is BlockChange.TIMED_OUT

@@ -39,9 +39,10 @@ GONE = (StreamNotFound, StreamRemade, PositionBeyondEnd)
 
 
 class Feed:
-    """One subscription: the normal feed, i.e. the application's topics, or for an `ancestor`, the channel of its reorg.
-    Invariant: the deliveries of `page` were read and not yet given to the machine. The next page is read when none is
-    left."""
+    """One subscription. Without an `ancestor`, it is of the application's topics; with one, it is of the channel of the
+    reorg that begins after this block.
+    Invariant: the deliveries in `page` were read and not yet given to the machine. The next page is read when `page` is
+    empty."""
 
     def __init__(self, ancestor: bytes | None) -> None:
         self.ancestor = ancestor

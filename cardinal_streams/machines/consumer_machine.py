@@ -466,8 +466,8 @@ class ChainConsumer(RereadingConsumer):
     def _needed_batches(self) -> Iterator[CompleteBatch]:
         yield from self._chain.held()
         yield from self._held
-        # The next consumer begins before these updates, so it also needs what they remove: otherwise it does not know
-        # where the other branch forks off.
+        # The next consumer begins before these updates. It also needs the blocks that they remove: otherwise it does
+        # not know where the removed branch leaves the chain.
         for event in self._unfinished:
             yield from event.removed
             if isinstance(event, ChainUpdate):

@@ -1,13 +1,14 @@
-"""Makes the messages of blocks, by topic. The caller sends each list over a transport, in the list's order.
+"""Makes the messages of blocks, as one list for each topic. The caller sends each list over a transport, in order.
 
-    add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. All other keys and
-                    the counts are in one Batch, which is the last message of the default topic. The default topic is
-                    the last topic of the result.
+    add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. One Batch on the
+                    default topic has all other keys, and the number of messages with each prefix. The default topic is
+                    the last topic of the result, and the Batch is its last message.
     send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
                     ordered by key, on the topic of the sub batch's path.
 
 Several producers can send the same chain: the caller passes the key of every message that arrives on the default topic
-to `observe`. No messages are made for a block whose Batch message arrived there or was made by this producer."""
+to `observe`. No messages are made for a block whose Batch has arrived on the default topic, or that this producer has
+made already."""
 
 from __future__ import annotations
 

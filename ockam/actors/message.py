@@ -21,9 +21,11 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     peer: the `host:port` of the other side, for logs. identity: the identity that the other side has proved.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
     backlog_bytes: returns the unsent bytes for the other side. Above `backlog_bytes_max()`, no answer should be sent.
-    holdings: the memory that this node uses for the other side. usage: what its identity uses, with its limits.
-    channel: the memory of the channel itself. below: returns the origin of the messages that carry the channel at
-    present, since it can move to another connection. Both are None for a connection."""
+    holdings: the memory that this node uses for the other side.
+    usage: what all connections of the same identity use together, and the limits of the identity.
+    channel: the memory of the channel itself; None for a connection.
+    below: returns the origin of the messages that carry the channel at present, because a channel can move to another
+        connection; None for a connection."""
 
     kind: str
     peer: str = ""

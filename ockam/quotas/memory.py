@@ -226,7 +226,8 @@ class PeerMemory:
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """batch: returns a context in which early answers are sent together (`ockam.actors.node.Node.batch`)."""
+        """batch: returns a context manager. The answers to pulls that are ended early, to free memory, are sent
+        together at its end (`ockam.actors.node.Node.batch`)."""
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0

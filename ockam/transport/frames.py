@@ -384,7 +384,8 @@ class FrameHeads:
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the envelope of a payload of this size, and remembers it for a short header. Raises FrameTooLarge."""
+        """Returns the bytes of a frame before and after a payload of this size. They are remembered if the header `raw`
+        is short. Raises FrameTooLarge."""
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)
         size = len(raw) + len(head) + size_bytes + len(tail)

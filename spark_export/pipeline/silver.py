@@ -75,7 +75,7 @@ def silver_blocks(parts: Any, known: Any, roots: Any) -> Any:
     number), size_bytes, event_time (when produced), hapi_version, previous_root, kinds (the number of items of each
     kind), sizes (position, kind and size in bytes of each item, in order).
 
-    known: the rows of earlier messages, at least those of the blocks in `parts` (by number).
+    known: the rows of earlier messages, at least of all messages with a block number that occurs in `parts`.
     """
     decode = f.udf(decode_cut, DECODED, useArrow=False)
     copies = parts.groupBy("chain", "number", "root", "parts", "items", "size_bytes").agg(

@@ -105,7 +105,7 @@ def batch_times(messages: Any) -> Any:
 def assembled_blocks(messages: Any) -> Any:
     """Returns one row for each block, complete or not, that has a readable Batch message.
 
-    Columns: chain, hash, timestamp (when the first Batch message was stored), and ASSEMBLED.
+    Columns: chain, hash, timestamp (when the first Batch message was stored), and the columns that ASSEMBLED lists.
     """
     put_together = f.udf(assemble, ASSEMBLED, useArrow=False)("found").alias("block")
     row = f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")

@@ -67,7 +67,8 @@ class PlannedReader:
         self._catalog = find_catalog(self._options)
 
     def _start(self, default: int) -> tuple[dict[plan.Place, plan.QueryPosition], dict[plan.Place, plan.StreamEnds]]:
-        """Returns where a new query begins in each partition, and the partitions. default: EARLIEST or LATEST.
+        """Returns where a new query begins in each partition, and where each partition begins and ends.
+        default: EARLIEST or LATEST.
 
         A missing index raises DataLoss, or is logged and replaced by the nearest existing index (`failOnDataLoss`).
         """

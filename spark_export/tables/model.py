@@ -145,9 +145,9 @@ class LeftOutStream:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of one task, or of all tasks of a run. Pickling gives the same value, so executors can return it.
+    """What one task, or all tasks of a run, have written. Pickling gives the same value, so executors can return it.
 
-    left_out: the streams of which a part could not be read. The files and ranges here are of other streams.
+    left_out: the streams that could not be read completely. `files` and `ranges` have nothing of these streams.
     """
 
     files: Sequence[DataFile] = ()

@@ -189,7 +189,8 @@ class BaseShell:
         """Sends and receives in a blocking client, without waiting. The tasks of an async client do that anyway."""
 
     def send_lagging(self) -> None:
-        """Does what `exchange_nowait` does, if the last exchange was some time ago. A program calls this often."""
+        """Sends and receives in a blocking client, without waiting, if the last exchange was some time ago. It may be
+        called often."""
 
     async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
         """Returns the results of `following` up to the first None. A blocking client calls `following` while they

@@ -200,6 +200,6 @@ def services_of(target: Target, given: RequestOptions) -> dict[str, Any]:
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:
-    """Returns the TLS and the token of `reaching`, for commands that open no secure channel."""
+    """Returns the TLS settings and the token by which a command that opens no secure channel reaches a node."""
     given = GIVEN.get()
     return given.tls or target.tls, given.token or target.token

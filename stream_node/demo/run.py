@@ -56,8 +56,8 @@ class DemoStep(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The interruption by the kill. restart_s: until the store was running. read_again_s: from then on, until both
-    consumers had read new messages."""
+    """How long the demo's store was away after it was killed. restart_s: seconds from the kill until the store ran
+    again. read_again_s: seconds from then until both consumers had read new messages."""
 
     restart_s: float
     read_again_s: float

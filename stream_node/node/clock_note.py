@@ -42,9 +42,9 @@ def since_boot_s() -> float:
 
 
 def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
-    """Returns the time that the note knows.
-    stored_us: the time of the newest stored message, which may be wrong; used without a note, or if the wall clock is
-    earlier than the note. All times are in microseconds since 1970."""
+    """Reads the note, and returns what it tells about the present time. All times are in microseconds since 1970.
+    stored_us: the time of the newest stored message, which may be wrong. It is used if there is no note, or if the wall
+    clock is earlier than the note."""
     try:
         note = parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
     except (OSError, ValueError):

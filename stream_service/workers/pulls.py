@@ -240,7 +240,8 @@ class PullQueue:
     def _answered(self, pulls: Sequence[Pull], history: History, read: ReadPages) -> None:
         count = read.read
         if self._bounds.history != history:
-            # A mirror must not take messages of the earlier history for those of the present one, and asks again.
+            # These messages are of the earlier history. A mirror would store them under the present one: it gets an
+            # empty page, and asks again.
             for pull in pulls[:count]:
                 if isinstance(pull.request, MirrorPull):
                     pull.page.found, pull.deadline_s = [], 0.0

@@ -409,7 +409,7 @@ class StreamWorker(ReadableStream):
             self._services.storage.submit_write(Do(work, self.context.guard(found)))
 
     def _take_end(self) -> StoredStream | None:
-        """Ends the search and returns the stream that was found; None if nothing is found yet."""
+        """Returns the stream as the search for its end has found it, and forgets the search; None before it has."""
         found, self._found_end = self._found_end, None
         if found is not None:
             self._end_in_doubt = False

@@ -94,7 +94,7 @@ def find_unreadable(database: Path) -> OSError | None:
 
 @cache
 def _open_for_good(database: Path) -> int:
-    """Returns a descriptor of the database file that is never closed: that would drop SQLite's locks."""
+    """Returns a descriptor of the database file. It is never closed: its close would drop SQLite's locks."""
     return os.open(database, os.O_RDONLY)
 
 

@@ -146,7 +146,7 @@ class Grants:
         return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
 
     def has_anywhere(self, rights: int) -> bool:
-        # A forbidding rule takes all names below an allowed prefix only if its own prefix is not longer. So it is
+        # A forbidding rule with a longer prefix than the allowing one forbids only some of the allowed names. So it is
         # enough to look at the allowed prefixes themselves.
         rights = int(rights)
         return any(allowed & rights and self.rights_on(prefix) & rights for prefix, allowed in self.allow)

@@ -207,7 +207,8 @@ class DashboardPage:
         self.call.check(Demand(rights, name))
 
     def edges(self, rights: Right) -> list[str]:
-        """Returns the bounds of the names on which the user has one of the rights (`Grants.edges`)."""
+        """Returns the sorted names at which the user's rights begin and end: the user has one of `rights` from the
+        first name on, none from the second name on, and so on in turn."""
         authorizer = self.call.parts.authorizer
         return [""] if authorizer is None else authorizer.rules.grants(self.call.caller.identity).edges(rights)
 
