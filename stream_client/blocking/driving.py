@@ -38,6 +38,10 @@ class Method(Generic[P, R]):
     def __get__(self, twin: object, owner: type | None = None) -> Any:
         raise NotImplementedError  # The methods are functions, which Python binds to the twin.
 
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        """By this, Pyright sees that a twin with such methods fits a Protocol, for example `Positions`."""
+        raise NotImplementedError
+
 
 class Twin(Generic[A]):
     """The base class of blocking objects. The attributes that a subclass declares are those of the async object. Two
