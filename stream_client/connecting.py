@@ -89,6 +89,7 @@ async def connect(
     asks_route = contact_timeout_s is not None or on_link is not None
     # Inside a secure channel, the services are at its other end.
     connection = connection_of(channel, via, framing)
+    shell_class = SHELL.get() or _async_shell()
     tracing = start_tracing(traces)
     core = ClientCore(
         via=via if channel is None else (),
@@ -101,7 +102,6 @@ async def connect(
     core.service_route.is_assumed_plain = plain
     if on_link is not None:
         core.service_route.on_link = on_link
-    shell_class = SHELL.get() or _async_shell()
     try:
         shell = shell_class(core, ShellSettings(address, framing, reconnect, contact_timeout_s, tls, checked))
         async with shell.opened(waits):
