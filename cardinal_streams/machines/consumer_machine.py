@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines import reorg_machine
 from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.machines.events import (
-    BadMessage,
     ChainEvent,
     ChainUpdate,
     Checkpoint,
@@ -48,7 +48,7 @@ from cardinal_streams.machines.events import (
 )
 from cardinal_streams.machines.reading_again import NOTHING_READ, RereadingConsumer
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
+from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete, decode
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 
@@ -133,9 +133,10 @@ class ChainConsumer(RereadingConsumer):
         """Takes a message of the normal feed (the application's topics), and returns the events that it causes.
         `source` is "topic:partition"; `offset` is the message's offset in that partition."""
         out: list[ConsumerEvent] = []
-        message = self._decode(key, value, source, offset)
-        if isinstance(message, BadMessage):
-            return [message]
+        try:
+            message = decode(key, value, self.limits.message)
+        except MessageError as error:
+            return [self._bad_message(source, offset, error)]
         # After a restart, messages of finished blocks come again. Building these blocks anew would never end, since not
         # all their messages are read.
         events: Sequence[ReassemblyEvent] = ()
@@ -195,9 +196,10 @@ class ChainConsumer(RereadingConsumer):
         """Takes a message from the channel of the reorg with this common ancestor. Messages of closed channels are
         dropped. Raises `RuntimeError` for an open channel while the reorg of another channel is active."""
         self._channel_sources.put(source, ancestor)
-        message = self._decode(key, value, source, offset)
-        if isinstance(message, BadMessage):
-            return [message]
+        try:
+            message = decode(key, value, self.limits.message)
+        except MessageError as error:
+            return [self._bad_message(source, offset, error)]
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
         return out

@@ -11,7 +11,7 @@ from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ConsumerLimits, RecentMap
 from cardinal_streams.machines.events import BadMessage, Checkpoint, ReadAgain
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete, decode
+from cardinal_streams.message.messages import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 
@@ -72,12 +72,9 @@ class RereadingConsumer:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
 
-    def _decode(self, key: bytes, value: bytes, source: str, offset: int) -> Message | BadMessage:
-        try:
-            return decode(key, value, self.limits.message)
-        except MessageError as error:
-            self._bad_messages += 1
-            return BadMessage(source, offset, error)
+    def _bad_message(self, source: str, offset: int, error: MessageError) -> BadMessage:
+        self._bad_messages += 1
+        return BadMessage(source, offset, error)
 
     def _begin_again(self) -> tuple[ReadAgain, dict[str, int]]:
         """Begins to read again the messages of blocks that the reassembler had to put off. Returns the event, and by

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
+from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines import events
 from cardinal_streams.machines.consumer_machine import NEW
 from cardinal_streams.machines.events import Completed, ConsumerEvent
 from cardinal_streams.machines.reading_again import RereadingConsumer
-from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
+from cardinal_streams.message.messages import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete, decode
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 
 
@@ -54,9 +55,10 @@ class UnorderedConsumer(RereadingConsumer):
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
         """Takes a message of the normal feed (the application's topics), and returns the events that it causes."""
         out: list[ConsumerEvent | Completed] = []
-        message = self._decode(key, value, source, offset)
-        if isinstance(message, events.BadMessage):
-            return [message]
+        try:
+            message = decode(key, value, self.limits.message)
+        except MessageError as error:
+            return [self._bad_message(source, offset, error)]
         # Messages of blocks that were finished before the restart do not begin these blocks again.
         if self._reread.left and self._reread.is_done(message, source, offset):
             self._normal.skip(source, offset)

@@ -73,7 +73,7 @@ def encode_varint(value: int) -> bytes:
 
 def bytes_of(key: str) -> bytes:
     """Returns the bytes of an application's key. Raises UnicodeEncodeError for a text that stands for no bytes."""
-    return key.encode(errors="surrogateescape")
+    return key.encode("utf-8", "surrogateescape")
 
 
 def encode_batch(record: BatchRecord) -> bytes:
@@ -121,7 +121,7 @@ VARINT_BYTES_MAX = 10
 
 
 def text_of(raw: bytes) -> str:
-    return raw.decode(errors="surrogateescape")
+    return raw.decode("utf-8", "surrogateescape")
 
 
 class AvroCursor:

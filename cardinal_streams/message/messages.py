@@ -238,7 +238,7 @@ def _sub_batch_id(key: bytes) -> bytes:
 def _application_key(key: bytes) -> str:
     if len(key) <= KEY_BYTES:
         raise errors.TruncatedMessage("the key ends before the application's part", "key", len(key))
-    return avro.text_of(key[KEY_BYTES:])
+    return key[KEY_BYTES:].decode("utf-8", "surrogateescape")
 
 
 def _unsigned(number: int, what: str, limit: int, part: str = "value", offset: int = 0) -> int:
@@ -306,13 +306,17 @@ def check_sub_batch_id(id_: bytes) -> bytes:
 
 def check_key(key: str) -> str:
     """Returns a key. Refuses an empty key, and a key with a character that stands for no byte."""
+    _key_bytes(key)
+    return key
+
+
+def _key_bytes(key: str) -> bytes:
     if not key:
         raise errors.PayloadOutOfRange("a key is empty")
     try:
-        avro.bytes_of(key)
+        return key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise errors.PayloadOutOfRange(f"the key {key!r} is no text") from error
-    return key
 
 
 def _encode_batch(message: Batch) -> Record:
@@ -356,11 +360,11 @@ def _encode_item(message: SubBatchMsg) -> Record:
 
 
 def _encode_value(message: BatchMsg) -> Record:
-    return Record(b"\x03" + check_hash(message.hash, "the hash") + avro.bytes_of(check_key(message.key)), message.value)
+    return Record(b"\x03" + check_hash(message.hash, "the hash") + _key_bytes(message.key), message.value)
 
 
 def _encode_delete(message: BatchDeleteMsg) -> Record:
-    return Record(b"\x04" + check_hash(message.hash, "the hash") + avro.bytes_of(check_key(message.key)), b"")
+    return Record(b"\x04" + check_hash(message.hash, "the hash") + _key_bytes(message.key), b"")
 
 
 def _encoder_of(prefix: bytes) -> Callable[[Reorg | ReorgComplete | ReorgAbandoned], Record]:
