@@ -122,9 +122,6 @@ class Publisher:
         # The timer runs only while pushes are unanswered, so that an idle publisher costs nothing.
         if not self._is_watched:
             self._watch()
-        # A blocking client sends only inside calls, so messages of earlier calls may still wait to be sent.
-        if session.shell.is_blocking:
-            session.shell.send_lagging()
         return push
 
     async def _pause(self) -> None:

@@ -228,9 +228,17 @@ class Publisher(TwinContext[publish.Publisher]):
 
     @like(publish.Publisher.push)
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        # Most pushes need not wait. A coroutine for each would take a third as long as the push.
-        push = self._twin._push(data, key, headers)
-        return run_now(self._twin.push(data, key=key, headers=headers)) if push is None else push
+        return _pushed(self._twin, data, key, headers)
+
+
+def _pushed(publisher: publish.Publisher, data: BytesLike, key: BytesLike | None, headers: HeadersLike) -> Push:
+    # Most pushes need not wait. A coroutine for each would take a third as long as the push.
+    push = publisher._push(data, key, headers)
+    if push is None:
+        push = run_now(publisher.push(data, key=key, headers=headers))
+    # A blocking client sends only inside calls, so messages of earlier calls may still wait to be sent.
+    publisher._session.shell.send_lagging()
+    return push
 
 
 class PartitionedPublisher(TwinContext[publish.PartitionedPublisher]):
@@ -247,9 +255,7 @@ class PartitionedPublisher(TwinContext[publish.PartitionedPublisher]):
         partition_key: BytesLike | None = None,
     ) -> Push:
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        publisher = self._twin._chosen(key, partition_key)
-        push = publisher._push(data, key, headers)
-        return run_now(publisher.push(data, key=key, headers=headers)) if push is None else push
+        return _pushed(self._twin._chosen(key, partition_key), data, key, headers)
 
 
 class Stream(Twin[streams.Stream]):
