@@ -181,8 +181,8 @@ class AsyncShell(BaseShell):
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        earliest_s = self._timers.due_s
-        timer = self._timers.add(anyio.current_time() + delay_s, callback)
+        earliest_s = self._timers_due_s
+        timer = self._add_timer(anyio.current_time() + delay_s, callback)
         # All timers share one task: each publisher has one, and a program may have ten thousand.
         if self._timers_sleep is None:
             assert self._tasks is not None
@@ -199,12 +199,12 @@ class AsyncShell(BaseShell):
             while self._timers:
                 assert self._timers_sleep is not None
                 with self._timers_sleep:
-                    await anyio.sleep_until(self._timers.due_s)
+                    await anyio.sleep_until(self._timers_due_s)
                 self._timers_sleep = anyio.CancelScope()
                 # All due timers are taken before the first runs: it may set others that are due at once, and running
                 # those here could keep other tasks from ever having a turn.
                 due, now_s = [], anyio.current_time()
-                while (timer := self._timers.pop_due(now_s)) is not None:
+                while (timer := self._pop_timer(now_s)) is not None:
                     due.append(timer)
                 for timer in due:
                     timer.run()

@@ -165,10 +165,16 @@ class BaseShell:
         self._layer: TlsLayer | None = None
         self._backoff = None if reconnect is None else Backoff(reconnect, CHANCE)
         if reconnect is not None:
-            core.service_route.on_lost = RouteRetry(self, reconnect).lost
+            # A lost route is tested with requests to the stream service. At most one test is planned.
+            delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
+            self._route_reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
+            self._route_backoff = Backoff(self._route_reconnect, CHANCE)
+            self._route_test_planned = False
+            core.service_route.on_lost = self._route_lost
         self._auto_wait_s = AUTO_WAIT_S
         self._outgoing_since_s = 0.0
-        self._timers = TimerQueue()
+        self._timers: list[ClientTimer] = []
+        self._timer_numbers = itertools.count()
 
     def opened(self, waits: bool) -> AbstractAsyncContextManager[None]:
         """Does the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
@@ -224,6 +230,43 @@ class BaseShell:
         """Whether the bytes to send should wait for further pushes, because they are many small batches."""
         return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
 
+    @property
+    def _timers_due_s(self) -> float:
+        """The time when the earliest timer is due; infinite without a timer."""
+        return self._timers[0].due_s if self._timers else math.inf
+
+    def _add_timer(self, due_s: float, callback: Callable[[], None]) -> ClientTimer:
+        timer = ClientTimer(due_s, next(self._timer_numbers), callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def _pop_timer(self, now_s: float) -> ClientTimer | None:
+        """Removes and returns the earliest timer if it is due; else None."""
+        return heapq.heappop(self._timers) if self._timers_due_s <= now_s else None
+
+    def _route_lost(self, first: bool) -> None:
+        """Plans the next test of a lost route, after growing delays. After `give_up_s` seconds every waiting request
+        fails, and the tests continue. `first`: whether the route has worked until now."""
+        route, now_s = self.core.service_route, self.now_s()
+        if first:
+            self._route_backoff = Backoff(self._route_reconnect, CHANCE)
+            self._route_backoff.lost(now_s)
+        elif self._route_backoff.is_over(now_s) and route.trouble is not None:
+            self.core.fail_all(route.trouble)
+        if self._route_test_planned:
+            return
+
+        def test() -> None:
+            self._route_test_planned = False
+            if route.is_lost:
+                route.ask()
+
+        self._route_test_planned = True
+        try:
+            self.call_later(self._route_backoff.next_delay_s(), test)
+        except ClientError:
+            self._route_test_planned = False  # The client has ended, so no request waits any more.
+
     def _connection_ended(self, fault: ClientError | None, received_before: int) -> Backoff | None:
         """Records the end of a connection. received_before: the number of bytes that the client had received in all
         before the connection. Returns the delays of the next attempts; None: the client has ended."""
@@ -266,43 +309,6 @@ class BaseShell:
         return is_dead
 
 
-class RouteRetry:
-    """Tests a lost route with requests to the stream service (`ServiceRoute.ask`), after growing delays. After
-    `give_up_s` seconds every waiting request fails, and the tests continue.
-
-    Invariant: at most one test is planned.
-    """
-
-    def __init__(self, shell: BaseShell, reconnect: Reconnect) -> None:
-        self._shell = shell
-        self._core = shell.core
-        delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
-        self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
-        self._backoff = Backoff(self._reconnect, CHANCE)
-        self._planned = False
-
-    def lost(self, first: bool) -> None:
-        """Plans the next test of the route. `first`: whether the route has worked until now."""
-        now_s = self._shell.now_s()
-        if first:
-            self._backoff = Backoff(self._reconnect, CHANCE)
-            self._backoff.lost(now_s)
-        elif self._backoff.is_over(now_s) and self._core.service_route.trouble is not None:
-            self._core.fail_all(self._core.service_route.trouble)
-        if self._planned:
-            return
-        self._planned = True
-        try:
-            self._shell.call_later(self._backoff.next_delay_s(), self._ask)
-        except ClientError:
-            self._planned = False  # The client has ended, so no request waits any more.
-
-    def _ask(self) -> None:
-        self._planned = False
-        if self._core.service_route.is_lost:
-            self._core.service_route.ask()
-
-
 _shells: WeakSet[BaseShell] = WeakSet()
 """The shells in use."""
 
@@ -331,31 +337,6 @@ class ClientTimer(msgspec.Struct, order=True):
     def run(self) -> None:
         if self.callback is not None:
             self.callback()
-
-
-class TimerQueue:
-    """The timers of one client. It reads no clock and does not wait."""
-
-    def __init__(self) -> None:
-        self._waiting: list[ClientTimer] = []
-        self._numbers = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def due_s(self) -> float:
-        """The time when the earliest timer is due; infinite without a timer."""
-        return self._waiting[0].due_s if self._waiting else math.inf
-
-    def add(self, due_s: float, callback: Callable[[], None]) -> ClientTimer:
-        timer = ClientTimer(due_s, next(self._numbers), callback)
-        heapq.heappush(self._waiting, timer)
-        return timer
-
-    def pop_due(self, now_s: float) -> ClientTimer | None:
-        """Removes and returns the earliest timer if it is due; else None."""
-        return heapq.heappop(self._waiting) if self.due_s <= now_s else None
 
 
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

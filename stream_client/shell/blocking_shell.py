@@ -140,7 +140,7 @@ class BlockingShell(BaseShell):
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        return self._timers.add(self.now_s() + delay_s, callback).cancel
+        return self._add_timer(self.now_s() + delay_s, callback).cancel
 
     def _turn(self, wait_s: float) -> None:
         """Sends and receives as many bytes as the socket allows within `wait_s` seconds, then runs the timers that are
@@ -152,7 +152,7 @@ class BlockingShell(BaseShell):
             self.core.connection.check_open()
             # A timer (for example to renew a lease) must run on time and not wait for the socket.
             if self._timers:
-                wait_s = max(0.0, min(wait_s, self._timers.due_s - self.now_s()))
+                wait_s = max(0.0, min(wait_s, self._timers_due_s - self.now_s()))
             began_s = self.now_s()
             if self._socket is not None:
                 self._exchange(self._socket, wait_s)
@@ -275,7 +275,7 @@ class BlockingShell(BaseShell):
     def _dial(self) -> Dialled[AnySocket]:
         # Nothing else happens meanwhile. So no step takes longer than the program waits, or than the next timer is
         # away, but CONNECT_TIMEOUT_S_MIN is always allowed.
-        until_s = min(self._wait_until_s, self._timers.due_s)
+        until_s = min(self._wait_until_s, self._timers_due_s)
         timeout_s = min(connect_timeout_s(self._settings.contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         how = (self._settings.framing, self._auto_wait_s, self._settings.tls, self._settings.token)
         return run_now(dial(SocketLine(), self._address, *how, timeout_s=timeout_s))
@@ -304,7 +304,7 @@ class BlockingShell(BaseShell):
     def _run_due(self) -> None:
         """Runs the timers that are due, and checks for late answers every CHECK_INTERVAL_S seconds."""
         now_s = self.now_s()
-        while (timer := self._timers.pop_due(now_s)) is not None:
+        while (timer := self._pop_timer(now_s)) is not None:
             timer.run()
         if now_s >= self._check_at_s:
             self._check_at_s = now_s + CHECK_INTERVAL_S

@@ -3,8 +3,8 @@
 It is written once, as a coroutine over a `DialLine`. The async client awaits it. The line of the blocking client waits
 for its socket and never suspends, so `run_now` runs the coroutine to its end.
 
-TokenExchange: the messages by which a client proves its name with a token, before it sends anything else. A token is
-sent over TLS, or to this machine, and nowhere else. No other messages are exchanged here.
+A client with a token proves its name before it sends anything else. A token is sent over TLS, or to this machine, and
+nowhere else. No other messages are exchanged here.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ TLS_ADVICE = {
 }
 """The advice at the end of the error's text, by kind of fault."""
 
-TOKEN_KINDS = {TokenStatus.UNKNOWN: "unknown", TokenStatus.EXPIRED: "expired", TokenStatus.REVOKED: "revoked"} | {
-    TokenStatus.UNENCRYPTED: "unencrypted",
-    TokenStatus.SECOND: "second",
+TOKEN_KINDS: dict[int, str] = {
+    status: status.name.lower() for status in TokenStatus if status not in (TokenStatus.OK, TokenStatus.LATE)
 }
 """The kind of an AuthenticationFailed for each status of the node. Every other status is the kind `other`."""
 TOKEN_ADVICE = {
@@ -165,7 +164,14 @@ async def dial(
 async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: float) -> TlsLayer | None:
     """Opens a TCP connection, and completes the TLS handshake if there are TLS settings. Raises NodeUnreachable."""
     host, port = split_host_port(address)
-    layer = None if tls is None else new_layer(tls, address)
+    layer = None
+    if tls is not None:
+        from ockam.identity.tls import TlsFilesError
+
+        try:
+            layer = tls.layer(address)
+        except TlsFilesError as error:
+            raise tls_failed(address, RemoteProtocolError("tls_files", str(error))) from error
     try:
         with line.within(timeout_s):
             await line.connect(host, port)
@@ -213,7 +219,11 @@ async def _greet(line: DialLine[S], address: str, layer: TlsLayer | None, wait_s
                 received = data if layer is None else layer.decrypt(data)
         # A node that refuses the certificate says so after the handshake, before its hello.
         if layer is not None:
-            check_refusal(address, received)
+            from ockam.identity.tls_layer import REFUSED
+
+            if received.startswith(REFUSED):
+                reason = received.removeprefix(REFUSED).decode("ascii", "replace").strip()
+                raise RemoteProtocolError("tls_revoked" if "revoked" in reason else "tls_refused", reason)
     except RemoteProtocolError as fault:
         raise tls_failed(address, fault) from fault
     return received
@@ -227,24 +237,56 @@ async def _authenticate(
         host = line.peer_host
     except OSError as error:
         raise NodeUnreachable(f"{address} ended the connection before the token was sent") from error
-    exchange = TokenExchange(address, token, wire, received, host=host, is_encrypted=layer is not None)
+    if layer is None and not is_this_machine(host):
+        unencrypted = "it is another machine, and the connection to it is not encrypted; nothing was sent"
+        raise _token_refused(address, "unencrypted", unencrypted)
     # The token is a secret: only a node gets it, and nobody else.
-    if not exchange.is_node:
+    if wire.hello and not opens_as_node(received, wire):
         return dialled
-    request = exchange.request()
+    try:
+        payload = AUTHENTICATE.encode_request(AuthenticateRequest(1, token.read()))
+    except TokenError as error:
+        raise NodeUnreachable(f"cannot authenticate at {address}: {error}") from error
+    message = Message((local("-"), NODE_AUTHENTICATE), (local("token"),), payload)
+    request = FrameWriter(wire).encode([message], _too_large)[1]
+    reader, early = FrameReader(wire, HERE), received[len(wire.hello) :]
+    silence = NodeUnreachable(
+        f"{address} does not answer to the token: it is overloaded, has ended the connection, or is of a version "
+        "without tokens"
+    )
     try:
         with line.within(timeout_s):
             await line.send(request if layer is None else layer.encrypt(request))
             # The answer can come in pieces.
-            while not exchange.is_done:
+            is_accepted = False
+            while not is_accepted:
                 if not (data := await line.receive()):
-                    raise exchange.silence()
-                exchange.receive(data if layer is None else layer.decrypt(data))
+                    raise silence
+                data, early = early + (data if layer is None else layer.decrypt(data)), b""
+                is_accepted = _accepts(address, reader, data)
     except TimeoutError as error:
-        raise exchange.silence() from error
+        raise silence from error
     except RemoteProtocolError as fault:
         raise tls_failed(address, fault) from fault
     return dialled._replace(received=wire.hello)
+
+
+def _accepts(address: str, reader: FrameReader, data: bytes) -> bool:
+    """Whether the node accepts the token; false while its answer is not complete. Raises AuthenticationFailed if the
+    node refuses the token, and NodeUnreachable if the other side answers something else."""
+    try:
+        messages = reader.feed(data)
+        if not messages:
+            return False
+        answer = AUTHENTICATE.decode_response(messages[0].payload)
+        if answer.status != TokenStatus.OK:
+            raise _token_refused(address, TOKEN_KINDS.get(answer.status, "other"), answer.reason)
+        # A node sends nothing but the answer before the first request.
+        if len(messages) > 1 or reader.waiting_bytes:
+            raise ProtocolError("more than the answer has come")
+    except (RemoteProtocolError, ProtocolError) as error:
+        raise NodeUnreachable(f"what {address} answers to a token is not what a node answers: {error}") from error
+    return True
 
 
 def _reason(error: BaseException) -> str:
@@ -253,16 +295,6 @@ def _reason(error: BaseException) -> str:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]
     return str(cause)
-
-
-def new_layer(tls: Tls, address: str) -> TlsLayer:
-    """Returns a TLS connection whose handshake has not begun. Raises TlsFailed if a file cannot be used at present."""
-    from ockam.identity.tls import TlsFilesError
-
-    try:
-        return tls.layer(address)
-    except TlsFilesError as error:
-        raise tls_failed(address, RemoteProtocolError("tls_files", str(error))) from error
 
 
 def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
@@ -274,81 +306,6 @@ def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
 def error_of(address: str, fault: RemoteProtocolError) -> UnexpectedAnswer | TlsFailed:
     """Returns the client's error for received bytes that no node sends, or for a fault of TLS."""
     return tls_failed(address, fault) if fault.kind.startswith("tls_") else fault_of(address, fault)
-
-
-def check_refusal(address: str, first: bytes) -> None:
-    """Raises TlsFailed if these first bytes over TLS say that the node refuses this client's certificate."""
-    from ockam.identity.tls_layer import REFUSED
-
-    if first.startswith(REFUSED):
-        reason = first.removeprefix(REFUSED).decode("ascii", "replace").strip()
-        kind = "tls_revoked" if "revoked" in reason else "tls_refused"
-        raise tls_failed(address, RemoteProtocolError(kind, reason))
-
-
-class TokenExchange:
-    """One authentication over one new connection. `is_node` is whether the other side has begun as a node does: the
-    caller sends the token only to a node. `is_done` is whether the node has accepted the token."""
-
-    def __init__(
-        self, address: str, token: Token, wire: Wire, received: bytes, *, host: str, is_encrypted: bool
-    ) -> None:
-        """Raises AuthenticationFailed if a token must not be sent over this connection. received: the bytes received so
-        far; with the framing "head", at least the hello. host: the IP address of the other side."""
-        if not is_encrypted and not is_this_machine(host):
-            raise _token_refused(
-                address,
-                "unencrypted",
-                "it is another machine, and the connection to it is not encrypted; nothing was sent",
-            )
-        self._address = address
-        self._token = token
-        self._wire = wire
-        self._reader = FrameReader(wire, HERE)
-        self.is_node = opens_as_node(received, wire) if wire.hello else True
-        self.is_done = False
-        self._early = received[len(wire.hello) :]
-
-    def request(self) -> bytes:
-        """Returns the bytes that carry the token. Raises NodeUnreachable if the token cannot be read at present."""
-        try:
-            payload = AUTHENTICATE.encode_request(AuthenticateRequest(1, self._token.read()))
-        except TokenError as error:
-            raise NodeUnreachable(f"cannot authenticate at {self._address}: {error}") from error
-        message = Message((local("-"), NODE_AUTHENTICATE), (local("token"),), payload)
-        return FrameWriter(self._wire).encode([message], _too_large)[1]
-
-    def receive(self, data: bytes) -> None:
-        """Processes received bytes, until `is_done`. Raises AuthenticationFailed if the node refuses the token, and
-        NodeUnreachable if the other side answers something else."""
-        data, self._early = self._early + data, b""
-        try:
-            messages = self._reader.feed(data)
-            if messages:
-                self._take(messages)
-        except (RemoteProtocolError, ProtocolError) as error:
-            raise NodeUnreachable(
-                f"what {self._address} answers to a token is not what a node answers: {error}"
-            ) from error
-
-    def silence(self) -> NodeUnreachable:
-        return NodeUnreachable(
-            f"{self._address} does not answer to the token: it is overloaded, has ended the connection, or is of a "
-            "version without tokens"
-        )
-
-    def _take(self, messages: list[Message]) -> None:
-        answer = AUTHENTICATE.decode_response(messages[0].payload)
-        if answer.status != TokenStatus.OK:
-            try:
-                kind = TOKEN_KINDS.get(TokenStatus(answer.status), "other")
-            except ValueError:
-                kind = "other"
-            raise _token_refused(self._address, kind, answer.reason)
-        # A node sends nothing but the answer before the first request.
-        if len(messages) > 1 or self._reader.waiting_bytes:
-            raise ProtocolError("more than the answer has come")
-        self.is_done = True
 
 
 def _token_refused(address: str, kind: str, reason: str) -> AuthenticationFailed:
