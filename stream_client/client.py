@@ -84,7 +84,12 @@ class StreamClient:
         """Returns all partitions of a stream. If none exists, raises StreamNotFound, whose text has similar names."""
         found = await self.find_stream(name)
         if found is None:
-            near = near_names(name, await self._some_names(name[:1]))
+            names: set[str] = set()
+            with suppress(ClientError):
+                for begins in {name[:1], ""}:
+                    page = await self.session.ask(STREAM_SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
+                    names.update(each.stream_name for each in page.streams)
+            near = near_names(name, names)
             raise StreamNotFound(f"{self.address} has no stream {name!r}{f'; it has {near}' if near else ''}")
         return found
 
@@ -112,11 +117,3 @@ class StreamClient:
     def statistics(self) -> ClientStatistics:
         """Returns the client's counts: connections and bytes since its start, and unanswered requests."""
         return self.session.core.statistics()
-
-    async def _some_names(self, prefix: str) -> set[str]:
-        names: set[str] = set()
-        with suppress(ClientError):
-            for begins in {prefix, ""}:
-                page = await self.session.ask(STREAM_SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
-                names.update(each.stream_name for each in page.streams)
-        return names

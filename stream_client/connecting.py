@@ -89,7 +89,12 @@ async def connect(
     asks_route = contact_timeout_s is not None or on_link is not None
     # Inside a secure channel, the services are at its other end.
     connection = connection_of(channel, via, framing)
-    shell_class = SHELL.get() or _async_shell()
+    shell_class = SHELL.get()
+    if shell_class is None:
+        # A blocking client needs no AnyIO.
+        from stream_client.shell.async_shell import AsyncShell
+
+        shell_class = AsyncShell
     tracing = start_tracing(traces)
     core = ClientCore(
         via=via if channel is None else (),
@@ -110,10 +115,3 @@ async def connect(
         # The last spans are sent, and the thread that sends them ends.
         if tracing is not None:
             await shell_class.run_blocking(tracing.close)
-
-
-def _async_shell() -> type[BaseShell]:
-    # A blocking client needs no AnyIO.
-    from stream_client.shell.async_shell import AsyncShell
-
-    return AsyncShell

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterable
+from contextlib import suppress
 from typing import Self
 
 from ockam.actors.address import Address, Route, local
@@ -67,7 +68,9 @@ class Correspondent:
         # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
         # answer.
         reader = await self._reading()
-        address, answer = self._wait_for()
+        self._requests += 1
+        address = local(f"{self._name}{self._requests}")
+        answer = self._waiting[address] = _RoutedAnswer()
         try:
             await self.send(to_stream, onward_route, payload, return_route=(address,))
             reader.ask()
@@ -108,13 +111,6 @@ class Correspondent:
                 )
         return self._reader
 
-    def _wait_for(self) -> tuple[Address, _RoutedAnswer]:
-        """Returns a new address and the answer awaited at it. The caller deletes the address from `_waiting`."""
-        self._requests += 1
-        address = local(f"{self._name}{self._requests}")
-        answer = self._waiting[address] = _RoutedAnswer()
-        return address, answer
-
     def _arrived(self, reader: Reader) -> None:
         # Without a page no answer can come, so every waiting request fails with the error.
         try:
@@ -136,17 +132,14 @@ class Correspondent:
 
     def _deliver(self, data: bytes) -> None:
         """Finishes the request that this data of a message answers. Without such a request, the message is a stray."""
-        try:
+        with suppress(UnexpectedAnswer):
             routed = decode_routed(data)
-        except UnexpectedAnswer:
-            self.strays += 1
-            return
-        answer = self._waiting.get(routed.onward_route[0]) if routed.onward_route else None
-        if answer is None or answer.done:
-            self.strays += 1
-        else:
-            answer.routed = routed
-            answer.finish()
+            answer = self._waiting.get(routed.onward_route[0]) if routed.onward_route else None
+            if answer is not None and not answer.done:
+                answer.routed = routed
+                answer.finish()
+                return
+        self.strays += 1
 
 
 class _RoutedAnswer(PendingResult):

@@ -26,7 +26,7 @@ from index_service.extensions import (
     SaveStatus,
 )
 from index_service.limits import INDEX_MAX
-from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, SavePartitionIndex
 from ockam.protocol import ProtocolError
 from stream_client.arguments import encoded
 from stream_client.core.service_route import INDEX_SERVICE
@@ -128,7 +128,10 @@ class SavedIndexes:
         requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
         answers = await self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
         for request, answer in zip(requests, answers, strict=True):
-            check_answer(request, answer)
+            asked = (request.client_id, request.stream_name, request.partition)
+            if (answer.client_id, answer.stream_name, answer.partition) != asked:
+                what = f"{answer.stream_name!r}, not for {request.stream_name!r}"
+                raise ProtocolError(f"the index service answered for {what}")
         return [answer.index or 0 for answer in answers]
 
     async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
@@ -138,13 +141,19 @@ class SavedIndexes:
         on_reset: called with a partition whose position somebody else changes later.
         """
         try:
-            requests = self._load_requests(stream_name, partitions)
+            parts = split_partitions(partitions)
+            requests = [LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in parts]
             answers = await self._session.ask_all(INDEX_SERVICE, LOAD_POSITIONS, requests)
         except AccessDenied:
             raise
         except RequestRefused:
             return [KnownPosition(index) for index in await self.load(stream_name, partitions)]
-        return self._loaded(stream_name, partitions, answers, on_reset)
+        found = [position for answer in answers for position in answer.positions if position is not None]
+        if len(found) != len(partitions):
+            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
+        marks = [KnownPosition(position.index, position, on_reset) for position in found]
+        self._marks.update(zip(((stream_name, partition) for partition in partitions), marks, strict=True))
+        return marks
 
     async def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None = None) -> SaveResponse:
         """Saves index 0 as the position in another incarnation of the stream, created at `created_us` (microseconds
@@ -247,22 +256,6 @@ class SavedIndexes:
         elif answer.status is SaveStatus.RESET and mark.on_reset is not None:
             mark.on_reset(request.partition)
 
-    def _load_requests(self, stream_name: str, partitions: Sequence[int]) -> list[LoadRequest]:
-        return [
-            LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in split_partitions(partitions)
-        ]
-
-    def _loaded(
-        self, stream_name: str, partitions: Sequence[int], answers: Sequence[LoadResponse], on_reset: OnReset
-    ) -> list[KnownPosition]:
-        """Returns the positions in the answers to `_load_requests`. Raises UnexpectedAnswer if some are missing."""
-        found = [position for answer in answers for position in answer.positions if position is not None]
-        if len(found) != len(partitions):
-            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
-        marks = [KnownPosition(position.index, position, on_reset) for position in found]
-        self._marks.update(zip(((stream_name, partition) for partition in partitions), marks, strict=True))
-        return marks
-
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
         if not isinstance(answer, ClientError):
             self.answered(request, answer)
@@ -332,12 +325,6 @@ def check_name(name: str) -> str:
     if not name:
         raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
     return name
-
-
-def check_answer(request: GetPartitionIndex, answer: PartitionIndex) -> None:
-    asked = (request.client_id, request.stream_name, request.partition)
-    if (answer.client_id, answer.stream_name, answer.partition) != asked:
-        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
 
 
 def split_partitions(partitions: Sequence[int]) -> list[list[int]]:

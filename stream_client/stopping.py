@@ -70,9 +70,9 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
         restore()
         stopped.signal = number
         # An exception in the middle of an exchange of bytes would cost the connection.
-        if not _state.held:
+        if not WHOLE.held:
             raise _Leave
-        _state.waiting = _Leave()
+        WHOLE.waiting = _Leave()
 
     try:
         for number in previous:
@@ -84,25 +84,19 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
         restore()
 
 
-class _Interruption(threading.local):
-    """Whether this thread is exchanging bytes (`held`), and the exception to raise after the exchange (`waiting`)."""
+class Whole(threading.local):
+    """A context manager that delays the exception of a signal handler to the end of the block. Not to be nested. held:
+    whether this thread is in a block, i.e. exchanges bytes. waiting: the exception to raise after the block."""
 
     held = False
     waiting: BaseException | None = None
 
-
-_state = _Interruption()
-
-
-class Whole:
-    """A context manager that delays the exception of a signal handler to the end of the block. Not to be nested."""
-
     def __enter__(self) -> None:
-        _state.held = True
+        self.held = True
 
     def __exit__(self, *_: object) -> None:
-        _state.held = False
-        waiting, _state.waiting = _state.waiting, None
+        self.held = False
+        waiting, self.waiting = self.waiting, None
         if waiting is not None:
             raise waiting
 

@@ -25,7 +25,7 @@ from stream_client.consume.consumer import Consumer, Follower, PartitionedConsum
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for
-from stream_client.core.calls import pulled, pulled_rich
+from stream_client.core.calls import answer_of, pulled
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.partitions import WINDOW, ByPartition, make_sequences
 from stream_client.positions import Positions
@@ -35,6 +35,7 @@ from stream_client.share.membership import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.names import partition_of
+from stream_service.page_codec import decode_rich_page
 from stream_service.protocol import StreamMessage
 
 
@@ -73,7 +74,7 @@ class Stream(StreamAdmin):
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
-        return page_of(pulled_rich(await self.session.answered(call, wait_s)))
+        return page_of(answer_of(await self.session.answered(call, wait_s), RICH_PULL, decode_rich_page))
 
     def follow(
         self,

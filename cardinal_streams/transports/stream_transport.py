@@ -99,17 +99,14 @@ class StreamTransport:
             raise
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for topic in topics:
-            for info in await self._infos(topic):
-                found[source_of(topic, info.partition)] = info.next_index
-        return found
+        return {
+            source_of(topic, info.partition): info.next_index for topic in topics for info in await self._infos(topic)
+        }
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for topic in topics:
-            for info in await self._infos(topic):
-                found[source_of(topic, info.partition)] = info.created_us
+        found = {
+            source_of(topic, info.partition): info.created_us for topic in topics for info in await self._infos(topic)
+        }
         # Partitions that a topic does not have any more are forgotten.
         others = {source: at for source, at in self._created.items() if split_source(source)[0] not in topics}
         self._created = others | found

@@ -210,12 +210,8 @@ class Follower(TwinIterator[consumers.Follower, RichMessage]):
 
     def __next__(self) -> RichMessage:
         follower = self._twin
-        at, page = follower._at, follower._rest
-        if not 0 < at < len(page):
-            return super().__next__()
         # Most messages come from the current page. A coroutine for each would take longer than the message itself.
-        follower._at = at + 1
-        return page[at]
+        return follower._next_of_page() if follower._at < len(follower._rest) else super().__next__()
 
 
 class Publisher(TwinContext[publish.Publisher]):
@@ -365,16 +361,15 @@ class PositionListing(TwinIterator[admin.PositionListing, SavedPosition]):
     pass
 
 
-def _partitioned(found: streams.PartitionedStream | None) -> PartitionedStream | None:
-    return None if found is None else PartitionedStream._of(found)
-
-
 class StreamClient(Twin[clients.StreamClient]):
     address: str
     reached = blocking(clients.StreamClient.reached)
     create = shown(Stream._of, blocking(clients.StreamClient.create))
     create_partitioned = shown(PartitionedStream._of, blocking(clients.StreamClient.create_partitioned))
-    find_stream = shown(_partitioned, blocking(clients.StreamClient.find_stream))
+    find_stream = shown(
+        lambda found: None if found is None else PartitionedStream._of(found),
+        blocking(clients.StreamClient.find_stream),
+    )
     get_stream = shown(PartitionedStream._of, blocking(clients.StreamClient.get_stream))
     list_streams = shown(StreamListing._of, same(clients.StreamClient.list_streams))
     find_owner = blocking(clients.StreamClient.find_owner)

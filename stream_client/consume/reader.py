@@ -20,7 +20,7 @@ from ockam.transport.forwarding import has_more
 from stream_client.arguments import encoded
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page, page_of
-from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_marked, pulled_packed, pulled_rich
+from stream_client.core.calls import PATIENCE_CHECKS, Call, answer_of, pulled
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
@@ -43,7 +43,7 @@ from stream_service.extensions import (
     RichPull,
     Start,
 )
-from stream_service.page_codec import decode_packed_page
+from stream_service.page_codec import decode_packed_page, decode_rich_page
 from stream_service.protocol import PULL
 
 PACKED, MARKED, RICH, PLAIN = range(4)
@@ -242,8 +242,12 @@ class Reader:
     def _read(self, call: Call) -> Page:
         if call.error is not None:
             raise call.error
-        if self._protocol < PLAIN:
-            return page_of((pulled_packed, pulled_marked, pulled_rich)[self._protocol](call))
+        if self._protocol == PACKED:
+            return page_of(answer_of(call, MARKED_PULL, decode_packed_page))
+        if self._protocol == MARKED:
+            return page_of(answer_of(call, MARKED_PULL))
+        if self._protocol == RICH:
+            return page_of(answer_of(call, RICH_PULL, decode_rich_page))
         # The specification's page says neither where the stream ends nor where the next page begins.
         assert isinstance(self._start, FromIndex)
         messages = [RichMessage(message.index, 0, None, [], message.data) for message in pulled(call)]

@@ -117,7 +117,9 @@ class ReadingLoop:
             return
         partitions = [handle.partition for handle in new]
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
-        self._begin_reading(new, marks)
+        for handle, mark in zip(new, marks, strict=True):
+            reader = self._make_reader(handle, mark.index, mark.created_us)
+            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
         """Waits until a partition has messages, and returns its PartitionReading; None after `wake`. With
@@ -136,7 +138,9 @@ class ReadingLoop:
                 self.woken = False
                 return None
             # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
-            wait_s = min(self._next_due_s(), give_up_s) - self._session.shell.now_s()
+            watch_due_s = math.inf if self.watch is None else self.watch.due_s
+            due_s = min(self._save_due_s, self._check_due_s, watch_due_s, give_up_s)
+            wait_s = due_s - self._session.shell.now_s()
             if wait_s > 0:
                 await self._session.shell.wait(self._merge.arrival(), wait_s)
             now_s = self._session.shell.now_s()
@@ -251,24 +255,17 @@ class ReadingLoop:
                 reading.unsaved = 0
         self._save_due_s = math.inf
 
-    def _next_due_s(self) -> float:
-        """Returns the time when a save, or a question to the node, is due."""
-        due_s = min(self._save_due_s, self._check_due_s)
-        return due_s if self.watch is None else min(due_s, self.watch.due_s)
-
     def _do_due(self, now_s: float) -> None:
         # A wait can have ended for several of these reasons, so each is checked.
         if now_s >= self._save_due_s:
             self.save_nowait()
+        # Answers to saves show whether somebody has set a position, but a quiet consumer saves nothing, so it asks.
         if now_s >= self._check_due_s:
-            self._check_positions(now_s)
+            self._check_due_s = now_s + CHECK_S
+            if hasattr(self._positions, "check_nowait"):
+                self._positions.check_nowait(self._stream_name, list(self.readings))
         if self.watch is not None:
             self.watch.poll()
-
-    def _begin_reading(self, handles: Sequence[PartitionHandle], marks: Sequence[KnownPosition]) -> None:
-        for handle, mark in zip(handles, marks, strict=True):
-            reader = self._make_reader(handle, mark.index, mark.created_us)
-            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     def _ask(self, stop_at_end: bool) -> None:
         for reading in self.readings.values():
@@ -287,21 +284,6 @@ class ReadingLoop:
                 f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
             )
 
-    def _take_page(self, reading: PartitionReading, page: Page) -> None:
-        self._check(reading, page)
-        reading.ended = page.at_end
-        # The reader will not fetch this page again, so the page is stored before any code can raise an error.
-        reading.messages, reading.at = page.messages, 0
-        if page.messages:
-            self.current = reading
-            self._report_holes(reading)
-
-    def _check_positions(self, now_s: float) -> None:
-        """Asks whether somebody has set a position. Answers to saves show it, but a quiet consumer saves nothing."""
-        self._check_due_s = now_s + CHECK_S
-        if hasattr(self._positions, "check_nowait"):
-            self._positions.check_nowait(self._stream_name, list(self.readings))
-
     def _note_reset(self, partition: int) -> None:
         """Records that somebody else has changed the position of a partition. Drops the rest of its page."""
         reading = self.readings.get(partition)
@@ -316,21 +298,6 @@ class ReadingLoop:
         reader = self._make_reader(reading.handle, index, reading.mark.created_us)
         reading.go_to(reader, index)
         self._by_reader[reader] = reading
-
-    def _go_on(self, partitions: Sequence[int], marks: Sequence[KnownPosition]) -> None:
-        """Goes on at the positions of these partitions that somebody else has set."""
-        for partition, mark in zip(partitions, marks, strict=True):
-            self._resets.discard(partition)
-            reading = self.readings.get(partition)
-            if reading is None:
-                continue
-            before, known_us = reading.next_index, reading.mark.created_us
-            reading.mark = mark
-            # A new position, made because the old one was deleted, belongs to no incarnation yet.
-            mark.created_us = mark.created_us or known_us
-            self._go_to(reading, mark.index)
-            if mark.index != before:
-                self._tell(PositionReset(self._stream_name, partition, before, mark.index))
 
     def _make_reader(self, handle: PartitionHandle, index: int, created_us: int) -> Reader:
         return Reader(
@@ -350,13 +317,6 @@ class ReadingLoop:
         else:
             logger.warning("%s", event)
 
-    def _report_holes(self, reading: PartitionReading) -> None:
-        """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
-        for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
-            self.holes += next_there - first_missing
-            if self._options.on_hole is not None:
-                self._options.on_hole(reading.partition, first_missing, next_there)
-
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
         """Makes the arrived page the current one, and requests the next. Returns whether it has messages."""
         page = reading.reader.take()
@@ -365,7 +325,16 @@ class ReadingLoop:
             await self._begin_anew(reading, page.created_us)
             self._ask(stop_at_end)
             return False
-        self._take_page(reading, page)
+        self._check(reading, page)
+        reading.ended = page.at_end
+        # The reader will not fetch this page again, so the page is stored before any code can raise an error.
+        reading.messages, reading.at = page.messages, 0
+        if page.messages:
+            self.current = reading
+            for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
+                self.holes += next_there - first_missing
+                if self._options.on_hole is not None:
+                    self._options.on_hole(reading.partition, first_missing, next_there)
         # The next page travels while the program processes this page. Without this, every page would cost a round trip.
         if not (stop_at_end and reading.ended):
             reading.reader.ask()
@@ -398,4 +367,15 @@ class ReadingLoop:
             return
         # The new positions are loaded together, in one round trip.
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
-        self._go_on(partitions, marks)
+        for partition, mark in zip(partitions, marks, strict=True):
+            self._resets.discard(partition)
+            reading = self.readings.get(partition)
+            if reading is None:
+                continue
+            before, known_us = reading.next_index, reading.mark.created_us
+            reading.mark = mark
+            # A new position, made because the old one was deleted, belongs to no incarnation yet.
+            mark.created_us = mark.created_us or known_us
+            self._go_to(reading, mark.index)
+            if mark.index != before:
+                self._tell(PositionReset(self._stream_name, partition, before, mark.index))

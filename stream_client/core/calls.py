@@ -13,8 +13,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer, doubted
-from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichPage
-from stream_service.page_codec import decode_packed_page, decode_page, decode_rich_page
+from stream_service.page_codec import decode_page
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
@@ -180,15 +179,3 @@ def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A]
 
 def pulled(call: Call) -> Sequence[StreamMessage]:
     return answer_of(call, PULL, decode_page).messages
-
-
-def pulled_rich(call: Call) -> RichPage:
-    return answer_of(call, RICH_PULL, decode_rich_page)
-
-
-def pulled_marked(call: Call) -> MarkedPage:
-    return answer_of(call, MARKED_PULL)
-
-
-def pulled_packed(call: Call) -> MarkedPage:
-    return answer_of(call, MARKED_PULL, decode_packed_page)

@@ -357,7 +357,8 @@ class ClientCore:
         for call in self.calls:
             if not isinstance(call.target, PartitionHandle):
                 self.calls.send_again(call, call.target)
-        self.streams.find_all()
+        for stream in self.streams:
+            self.streams.find(stream)
         self._open_conversations()
 
     def _take(self, messages: Sequence[Message]) -> None:
@@ -403,7 +404,8 @@ class ClientCore:
         for handle in doubted:
             self.streams.ask_existence(handle)
         for stream in stalled:
-            self.streams.find_again(stream)
+            stream.close()
+            self.streams.find(stream)
         # Nodes on the route silently drop messages that they cannot forward, except questions in our own protocols.
         if stalled and self._via:
             self.service_route.ask()

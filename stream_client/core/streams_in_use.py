@@ -143,13 +143,23 @@ class StreamsInUse:
         for stream in self._streams.values():
             stream.close()
 
-    def find_all(self) -> None:
-        for stream in self:
-            self._find(stream)
-
-    def find_again(self, stream: StreamInUse) -> None:
-        stream.close()
-        self._find(stream)
+    def find(self, stream: StreamInUse) -> None:
+        """Finds the routes to the partitions of a stream whose routes are unknown."""
+        # One request covers all partitions. If such a request is unanswered, its answer will contain the routes.
+        if stream.forget_create is not None:
+            return
+        # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.
+        named = [(handle, self._named_route(handle)) for handle in stream.handles.values()]
+        is_named = all(handle.last_route == route for handle, route in named)
+        if not stream.creates or (not stream.unconfirmed and is_named):
+            self._found(named)
+            return
+        # All partitions up to the highest one in use are created, so that each handle gets a route.
+        payload = create_payload(stream.name, stream.partitions)
+        request = Call(self._service, payload, stream.partitions, self._new_address(b""))
+        stream.forget_create = partial(self._calls.forget, request)
+        request.when_done(lambda: self._created_again(stream, request))
+        self._calls.add(request)
 
     def ask_existence(self, handle: PartitionHandle) -> None:
         """Asks the service whether this partition exists, and drops it if not. Safe to repeat.
@@ -201,23 +211,6 @@ class StreamsInUse:
         for call in self._calls:
             if concerns(call.target):
                 self._calls.finish(call, error)
-
-    def _find(self, stream: StreamInUse) -> None:
-        # One request covers all partitions. If such a request is unanswered, its answer will contain the routes.
-        if stream.forget_create is not None:
-            return
-        # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.
-        named = [(handle, self._named_route(handle)) for handle in stream.handles.values()]
-        is_named = all(handle.last_route == route for handle, route in named)
-        if not stream.creates or (not stream.unconfirmed and is_named):
-            self._found(named)
-            return
-        # All partitions up to the highest one in use are created, so that each handle gets a route.
-        payload = create_payload(stream.name, stream.partitions)
-        request = Call(self._service, payload, stream.partitions, self._new_address(b""))
-        stream.forget_create = partial(self._calls.forget, request)
-        request.when_done(lambda: self._created_again(stream, request))
-        self._calls.add(request)
 
     def _created_again(self, stream: StreamInUse, request: Call) -> None:
         stream.forget_create = None

@@ -12,7 +12,6 @@ from stream_client.consume.readings import PartitionReading, ReadingLoop
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.partition_watch import PartitionWatch
 from stream_client.positions import check_keeps_positions, check_name
-from stream_client.session import Connected
 from stream_client.share.membership import LeaseMember
 from stream_service.extensions import RichMessage
 
@@ -34,7 +33,10 @@ class SharedConsumer(BaseConsumer):
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
     ) -> None:
         """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
-        member = to_member(partitions[0], membership)
+        if isinstance(membership, str):
+            member = LeaseMember(partitions[0], check_name(membership))
+        else:
+            member = check_keeps_positions(membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
         self._session = partitions[0].session
         self._member = member
@@ -189,10 +191,3 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
                 return reading
             self._ended = self._stop_at_end and bool(loop.readings) and loop.has_ended()
         return None
-
-
-def to_member(client: Connected, membership: LeaseMember | str) -> LeaseMember:
-    """Returns a new member of the group with this name, or the given LeaseMember unchanged. Raises InvalidArgument."""
-    if isinstance(membership, str):
-        return LeaseMember(client, check_name(membership))
-    return check_keeps_positions(membership)

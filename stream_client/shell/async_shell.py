@@ -265,7 +265,10 @@ class AsyncShell(BaseShell):
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         self._layer = dialled.tls
-        self._socket = raw_socket_of(dialled.stream)
+        # Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
+        # socket directly would overtake them.
+        raw = dialled.stream.extra(anyio.abc.SocketAttribute.raw_socket, None)
+        self._socket = raw if isinstance(raw, socket.socket) else None
 
     async def _serve(self, dialled: AnyDialled) -> ClientError | None:
         """Uses one connection until it ends. Returns an error if the other side broke the protocol, else None."""
@@ -406,14 +409,6 @@ class AsyncLine:
     async def close(self) -> None:
         if self._stream is not None:
             await anyio.aclose_forcefully(self._stream)
-
-
-def raw_socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
-    """Returns the socket to which bytes can be written directly; None under asyncio, and without a socket."""
-    # Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
-    # socket directly would overtake them.
-    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)
-    return raw if isinstance(raw, socket.socket) else None
 
 
 class MemoryStream(anyio.abc.ByteStream):

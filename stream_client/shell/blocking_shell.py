@@ -63,7 +63,12 @@ class BlockingShell(BaseShell):
         self._holds = False
         self._dial_at_s = 0.0
         self._socket: AnySocket | None = None
-        self._selector = _new_selector(settings.address)
+        # Neither selector has a file descriptor, so that a client needs one descriptor only, for its socket.
+        self._selector: selectors.BaseSelector
+        if split_host_port(settings.address)[0] == HOST:
+            self._selector = MemorySelector()
+        else:
+            self._selector = getattr(selectors, "PollSelector", selectors.SelectSelector)()
         self._unsent = memoryview(b"")
         self._received_before = 0
         self._check_at_s = 0.0
@@ -162,7 +167,13 @@ class BlockingShell(BaseShell):
             # Until the service's first answer, the address may belong to a server of another kind.
             if not self.core.service_route.reached:
                 self._doubt(self._turned_at_s - began_s)
-            self._run_due()
+            now_s = self.now_s()
+            while (timer := self._pop_timer(now_s)) is not None:
+                timer.run()
+            if now_s >= self._check_at_s:
+                self._check_at_s = now_s + CHECK_INTERVAL_S
+                if self._check_progress(is_connected=self._socket is not None):
+                    self._lost(None)
         finally:
             self._turning.release()
 
@@ -300,23 +311,6 @@ class BlockingShell(BaseShell):
         if connection is not None:
             self._selector.unregister(connection)
             connection.close()
-
-    def _run_due(self) -> None:
-        """Runs the timers that are due, and checks for late answers every CHECK_INTERVAL_S seconds."""
-        now_s = self.now_s()
-        while (timer := self._pop_timer(now_s)) is not None:
-            timer.run()
-        if now_s >= self._check_at_s:
-            self._check_at_s = now_s + CHECK_INTERVAL_S
-            if self._check_progress(is_connected=self._socket is not None):
-                self._lost(None)
-
-
-def _new_selector(address: str) -> selectors.BaseSelector:
-    """Returns a selector without a file descriptor, so that a client needs one descriptor only, for its socket."""
-    if split_host_port(address)[0] == HOST:
-        return MemorySelector()
-    return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()
 
 
 WAIT_S_MIN = 0.001
