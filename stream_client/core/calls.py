@@ -12,6 +12,7 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PendingResult
+from stream_client.core.states_machine import CallState, CoreEvent, after
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer, doubted
 from stream_service.page_codec import decode_page
 from stream_service.protocol import PULL, StreamMessage
@@ -31,8 +32,6 @@ class Call(PendingResult):
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     on_part: called with each answer; returns whether other parts follow this answer. None: no answer is a part.
     renew: encodes the request again, for the parts that have not come yet. None: `payload` itself is sent again.
-    is_sent: whether the request was sent over the current connection, and is unanswered.
-    is_over: whether it has its answer or an error, or its caller no longer waits.
     made: for a create, the handles of the created partitions; None until it is answered.
     was_lost: whether the answer to a sent copy of the request may be lost, because the connection ended or the request
         was sent again. The node may have carried out that copy, whatever it answers to a later copy.
@@ -47,7 +46,7 @@ class Call(PendingResult):
         patience: int = PATIENCE_CHECKS,
     ) -> None:
         super().__init__()
-        self.is_sent = self.is_over = False
+        self.state = CallState.HELD
         self.target = target
         self.payload = payload
         self.wanted = wanted
@@ -68,7 +67,7 @@ class Calls:
     on_route_lost: called when a node on the route reports that it cannot reach the next node. It returns whether to
         retain the request and to send it again when the route works again.
 
-    Invariant: each request is stored under its own return address and is not over. Without a connection, none is sent.
+    Invariant: each request is stored under its own return address and is not done. Without a connection, none is SENT.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class Calls:
         for address, call in self._calls.items():
             assert call.address == address
             assert not call.done
-            assert not call.is_over
-            assert not call.is_sent or self._connection.wire is not None
+            assert call.state is not CallState.DONE
+            assert call.state is CallState.HELD or self._connection.wire is not None
 
     def add(self, call: Call) -> None:
         """Adds a request. It is sent at once, or as soon as the route to its target is known."""
-        # Without a route the request waits: `StreamsInUse` sends it when it finds the partition.
+        # Without a route the request waits in the state HELD: `StreamsInUse` sends it when it finds the partition.
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
@@ -110,9 +109,8 @@ class Calls:
         header = self._connection.header(route, call.address)
         if header:
             # The node may carry out the first copy, and refuse the second one.
-            call.was_lost = call.was_lost or call.is_sent
-            assert not call.is_over, "a finished request was sent again"
-            call.is_sent = True
+            call.was_lost = call.was_lost or call.state is CallState.SENT
+            call.state = after(call.state, CoreEvent.SENT)
             error = self._connection.put_frame(header, call.payload)
             if error is not None:
                 self.finish(call, error)
@@ -132,8 +130,8 @@ class Calls:
 
     def disconnected(self) -> None:
         for call in self._calls.values():
-            call.was_lost = call.was_lost or call.is_sent
-            call.is_sent = False
+            call.was_lost = call.was_lost or call.state is CallState.SENT
+            call.state = after(call.state, CoreEvent.DISCONNECTED)
 
     def take(self, message: Message) -> None:
         call = self._calls.get(message.onward_route[0])
@@ -165,7 +163,7 @@ class Calls:
     def forget(self, call: Call) -> None:
         """Removes a request whose caller no longer waits. An answer that arrives later is dropped."""
         if self._calls.pop(call.address, None) is not None:
-            call.is_sent, call.is_over = False, True
+            call.state = after(call.state, CoreEvent.FINISHED)
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:

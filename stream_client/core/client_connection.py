@@ -15,6 +15,7 @@ from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.pushes import PendingResult
+from stream_client.core.states_machine import ConnectionState, CoreEvent, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
 from stream_service.extensions import BATCH_MESSAGES_MAX
 from stream_service.limits import DELIVERY_BYTES
@@ -33,6 +34,9 @@ BATCHED_DATA_BYTES_MAX = 4 * 1024
 BATCHED_SIZE_BYTES = 2
 BATCH_BYTES_MAX = 48 * 1024
 """A batch of this size takes no further message, so that it fits into a frame of either framing."""
+
+UP = ConnectionState.UP
+"""`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
 
 
 class OpenBatch:
@@ -68,7 +72,6 @@ class ClientConnection:
 
     framing: the framing of the connection; None without a connection.
     wire: `framing` while requests can be sent (with a secure channel, only while the channel is open), else None.
-    is_up: whether bytes of a node have come over this connection. Before, the other side is perhaps not a node.
     closed: the error that ended the client; None while the client has not ended.
     trouble: why the last attempt to connect failed; None if it succeeded.
     on_outgoing: called when there are bytes to send and there were none before.
@@ -76,8 +79,8 @@ class ClientConnection:
     outgoing_bytes, sent_bytes: the bytes to send, and the bytes given to the socket so far.
     received_bytes: the bytes received from nodes, not counting bytes of other kinds of servers.
 
-    Invariant: `outgoing_bytes` is the size of everything that waits to be sent, and 0 without a connection. After
-    the end of the client there is no connection. `wire` is `framing` or None.
+    Invariant: `outgoing_bytes` is the size of everything that waits to be sent, and 0 without a connection. `framing`
+    is set exactly in the states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
     """
 
     is_encrypted: ClassVar[bool] = False
@@ -98,12 +101,13 @@ class ClientConnection:
         "outgoing_bytes",
         "received_bytes",
         "sent_bytes",
+        "state",
         "trouble",
         "wire",
     )
 
     def __init__(self) -> None:
-        self.is_up = False
+        self.state = ConnectionState.DOWN
         self.wire: Wire | None = None
         self.framing: Wire | None = None
         self.closed: ClientError | None = None
@@ -122,17 +126,18 @@ class ClientConnection:
 
     def check(self) -> None:
         assert self.outgoing_bytes == self._counted_bytes()
-        assert self.framing is not None or not self.is_up
+        assert (self.framing is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
         assert self.wire in (None, self.framing)
         assert self.is_encrypted or self.wire is self.framing
-        assert self.closed is None or self.framing is None
+        assert (self.closed is not None) == (self.state is ConnectionState.CLOSED)
         assert self.framing is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         """Begins to use a new connection. `greeted`: whether the hello, the byte before the first frame, was sent."""
         self._forget()
+        self.state = after(self.state, CoreEvent.CONNECTED)
         # The shell may have connected just before the client ended.
-        if self.closed is not None:
+        if self.state is ConnectionState.CLOSED:
             return
         # Reader and writer begin anew: the old connection may have ended inside a frame, and both remember headers.
         self.wire = self.framing = wire
@@ -156,10 +161,12 @@ class ClientConnection:
     def disconnected(self) -> None:
         """Drops the unsent bytes of the connection that has ended. The core sends unanswered requests again later."""
         self._forget()
+        self.state = after(self.state, CoreEvent.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
         """Ends the client: nothing more is sent over any connection, and every later request raises `error`."""
         self._forget()
+        self.state = after(self.state, CoreEvent.CLOSED)
         self.closed = error
         self.finish_attempt()
 
@@ -277,11 +284,11 @@ class ClientConnection:
         if self.framing is None:
             assert self.closed is not None, "bytes came without a connection"
             return ()
-        if not self.is_up and data:
+        if self.state is not UP and data:
             # A server of another protocol is recognized by its first bytes, before they are read as a frame.
             if not opens_as_node(data, self.framing):
                 raise RemoteProtocolError("header", describe(data))
-            self.is_up = True
+            self.state = after(self.state, CoreEvent.RECEIVED)
             data = data[len(self._hello) :]
             self.received_bytes += len(self._hello)
         self.received_bytes += len(data)
@@ -319,7 +326,6 @@ class ClientConnection:
 
     def _forget(self) -> None:
         self.wire = self.framing = None
-        self.is_up = False
         self._drop_batches()
         self._outgoing, self.outgoing_bytes = [], 0
 

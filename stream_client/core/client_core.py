@@ -8,7 +8,8 @@ clock and starts no tasks. A shell does these things, and calls these methods:
     check_progress              at intervals: repeat requests that stay unanswered
     fail_all, close             fail every waiting request; end the client
 
-The bytes to send are those of `connection.data_to_send`.
+The bytes to send are those of `connection.data_to_send`. `states_machine` has the states of all parts of the core, and
+how each event changes them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue, distribute
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
+from stream_client.core.states_machine import ConnectionState
 from stream_client.core.streams_in_use import StreamsInUse
 from stream_client.errors import (
     ChannelRefused,
@@ -151,7 +153,7 @@ class ClientCore:
         for conversation in (*self._conversations.values(), *self._broken):
             conversation.check()
         assert not any(conversation.is_open for conversation in self._broken)
-        assert self.connection.closed is None or not (self._conversations or len(self.calls))
+        assert self.connection.state is not ConnectionState.CLOSED or not (self._conversations or len(self.calls))
 
     # ------------------------------------------------------------------------------------------ for the shells
 

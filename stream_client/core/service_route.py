@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ockam.actors.address import Address, Route
 from stream_client.core.calls import Call, Calls
 from stream_client.core.payloads import not_supported
+from stream_client.core.states_machine import CallState, CoreEvent, RouteState, after
 from stream_client.errors import ClientError, NodeFailed, NotSupported, RequestRefused, RouteLost, RouteRefused
 from stream_service.extensions import LIST, ListRequest
 
@@ -30,10 +31,6 @@ def index_service_of(service: str) -> str:
 class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
-    reached: whether the service has ever answered, over any connection.
-    is_up: whether it has answered, and neither the connection nor the route has been lost since.
-    is_lost: whether a node on the route has reported that it cannot reach the next node. Only an answer of the service,
-        or the end of the connection, ends this: a node without the service sends a hello too.
     trouble: the error with which the route was last lost or refused; None if it never was.
     on_lost: called each time a node on the route reports that it cannot reach the next node. Its argument: whether the
         route worked until now. The function plans a later call of `ask`. None: the request that met the fault fails.
@@ -43,7 +40,7 @@ class ServiceRoute:
         may lead to another service.
     has_extensions: whether the service has our own protocols, as the current connection has shown; None: unknown.
 
-    Invariant: at most one test request (`ask`) is unanswered. A route that is up is reached and not lost.
+    Invariant: at most one test request (`ask`) is unanswered.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class ServiceRoute:
         on_found: Callable[[], None],
     ) -> None:
         """on_refused: called when a node on the route refuses to forward. on_found: when a lost route works again."""
-        self.reached = self.is_up = self.is_lost = False
+        self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
         self.on_lost: Callable[[bool], None] | None = None
         self.on_link: Callable[[ClientError | None], None] = lambda error: None
@@ -75,27 +72,36 @@ class ServiceRoute:
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property
+    def reached(self) -> bool:
+        """Whether the service has ever answered, over any connection."""
+        return self.state not in (RouteState.UNREACHED, RouteState.UNREACHED_LOST)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the route is lost, until the service answers or the connection ends."""
+        return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
+
+    @property
     def is_asking(self) -> bool:
         return self._question is not None
 
     def check(self) -> None:
         questions = [call for call in self._calls if call.target == self._service and call is self._question]
         assert len(questions) == (self._question is not None)
-        assert not self.is_up or (self.reached and not self.is_lost)
 
     def connected(self) -> None:
-        self.is_lost = False
+        self.state = after(self.state, CoreEvent.CONNECTED)
         # The new connection can lead to another version of the node.
         self.has_extensions = None
 
     def note_received(self) -> None:
-        """Records a first message from the node with the services."""
-        if not self.reached and not self.is_lost:
-            self.reached = self.is_up = True
+        """Records a message from the node that the client is connected to, if this node has the services."""
+        self.state = after(self.state, CoreEvent.RECEIVED)
 
     def made(self, is_named: bool) -> None:
         """Records an answer to a create. `is_named`: whether the address is made from the stream's name."""
-        self.note_received()
+        if self.state is RouteState.UNREACHED:
+            self.state = after(self.state, CoreEvent.ANSWERED)
         if self.is_assumed_plain and self.has_extensions is None:
             self.has_extensions = is_named
 
@@ -118,30 +124,31 @@ class ServiceRoute:
         if self.on_lost is None:
             return False
         is_news = not self.is_lost
-        self._unreachable(error, is_lost=True)
+        self._unreachable(CoreEvent.ROUTE_LOST, error)
         self.on_lost(is_news)
         return True
 
     def disconnected(self, error: ClientError) -> None:
-        self._unreachable(error, is_lost=False)
+        self._unreachable(CoreEvent.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
         """Makes a request in one of our own protocols fail soon if the service has none and would never answer."""
         # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
             # Nothing reports the end of a request that was given up, so the ended requests are removed here.
-            waiting = [(each, name) for each, name in self._needs_extensions if not each.is_over]
+            waiting = [(each, name) for each, name in self._needs_extensions if each.state is not CallState.DONE]
             self._needs_extensions = waiting
             self._needs_extensions.append((call, protocol))
             if self._question is None:
                 self.ask()
 
-    def _unreachable(self, error: ClientError, *, is_lost: bool) -> None:
+    def _unreachable(self, event: CoreEvent, error: ClientError) -> None:
         # A service that was never reached cannot become unreachable now, so `on_link` is not called. Its requests fail
         # with the reason.
-        was_up, self.is_up, self.is_lost = self.is_up, False, is_lost
-        self.is_assumed_plain = self.is_assumed_plain and not was_up
-        if was_up:
+        told = self.state is RouteState.REACHED
+        self.is_assumed_plain = self.is_assumed_plain and not told
+        self.state = after(self.state, event)
+        if told:
             self.on_link(error)
 
     def _answered(self, call: Call) -> None:
@@ -155,9 +162,8 @@ class ServiceRoute:
         # A refusal and a failure are answers too: the service was reached.
         if error is not None and not isinstance(error, RequestRefused | NodeFailed):
             return
-        was_lost, is_back = self.is_lost, self.reached and not self.is_up
-        self.reached, self.is_up, self.is_lost = True, True, False
-        if is_back:
+        before, self.state = self.state, after(self.state, CoreEvent.ANSWERED)
+        if before in (RouteState.GONE, RouteState.LOST):
             self.on_link(None)
         # Requests in our own protocols waited for this answer, since a real Ockam service would never answer them.
         self.has_extensions = not isinstance(error, NotSupported)
@@ -165,5 +171,5 @@ class ServiceRoute:
         for each, protocol in needing if not self.has_extensions else ():
             self._calls.finish(each, not_supported(protocol))
         # This is done last, since it repeats all requests that waited for the route.
-        if was_lost:
+        if before in (RouteState.LOST, RouteState.UNREACHED_LOST):
             self._on_found()

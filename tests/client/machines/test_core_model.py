@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import chain
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,6 +19,14 @@ from stream_client.core.conversation import CoreConversation
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.push_queue import PushQueue
 from stream_client.core.pushes import Push
+from stream_client.core.states_machine import (
+    TRANSITIONS,
+    CallState,
+    ConnectionState,
+    CoreEvent,
+    RouteState,
+    after,
+)
 from stream_client.errors import ClientError
 from stream_service.extensions import LIST, PUSH_BATCH, ListResponse
 from stream_service.protocol import PULL, PUSH, PullResponse
@@ -24,6 +34,7 @@ from tests.client.machines.far_end import FarEnd, is_create
 from tests.support.examples import examples
 
 LOST = failed_payload("no way to store:1: refused")
+ENTITIES = (ConnectionState, RouteState, CallState)
 NUMBERS = st.integers(0, 1_000)
 
 
@@ -181,7 +192,7 @@ class CoreModel(RuleBasedStateMachine):
                 self.answer(asked)
             self.core.check()
         assert all(each.done for each in chain(self.creates, self.pushes))
-        assert all(call.done or call.is_over for call in self.calls)
+        assert all(call.done or call.state is CallState.DONE for call in self.calls)
         assert all(each.is_open or each.is_closed for each in self.conversations)
         self.core.close()
         self.core.check()
@@ -194,3 +205,21 @@ class CoreModel(RuleBasedStateMachine):
 
 TestCoreModel = CoreModel.TestCase
 TestCoreModel.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("states", ENTITIES)
+def test_every_state_is_in_the_table_and_can_be_reached(states: type[Enum]) -> None:
+    first, *_ = states
+    rows = {state: row for state, row in TRANSITIONS.items() if isinstance(state, states)}
+    assert set(rows) == set(states)
+    reached = {first}
+    for _ in states:
+        reached |= {to for state in reached for to in rows[state].values()}  # type: ignore[index]
+    assert reached == set(states)
+    assert {type(to) for row in rows.values() for to in row.values()} == {states}
+
+
+def test_an_event_that_a_state_does_not_have_is_a_mistake() -> None:
+    assert after(CallState.HELD, CoreEvent.SENT) is CallState.SENT
+    with pytest.raises(AssertionError, match=r"SENT does not happen in CallState\.DONE"):
+        after(CallState.DONE, CoreEvent.SENT)
