@@ -71,9 +71,8 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         left += chunk
         messages, at = [], 0
         while (size_bytes := _framed_bytes(left, at)) is not None and len(left) - at >= LENGTH.size + size_bytes:
-            at += LENGTH.size
-            messages.append(bytes(left[at : at + size_bytes]))
-            at += size_bytes
+            at += LENGTH.size + size_bytes
+            messages.append(bytes(left[at - size_bytes : at]))
         del left[:at]
         if messages:
             yield messages
@@ -131,20 +130,13 @@ def _ndjson_type() -> Any:
     """Returns the type of an NDJSON line. It is built at first use, so that `--help` does not import msgspec."""
     import msgspec
 
-    text: Any = str | None | msgspec.UnsetType
-    both: list[Any] = [
-        (f"{name}{suffix}", text, msgspec.UNSET) for name in ("data", "key") for suffix in ("", "_base64")
-    ]
-    value: list[Any] = [("name", str), ("value", text, msgspec.UNSET), ("value_base64", text, msgspec.UNSET)]
-    header = msgspec.defstruct("HeaderLine", value, forbid_unknown_fields=True)
-    count = Annotated[int, msgspec.Meta(ge=0)]
-    place: list[Any] = [
-        ("partition", count | None, None),
-        ("index", count | None, None),
-        ("time_us", count | None, None),
-        ("missing", count | None, None),
-    ]
-    fields = [*both, ("headers", list[header], []), *place]  # type: ignore[valid-type]
+    def either(name: str) -> list[Any]:
+        return [(each, str | None | msgspec.UnsetType, msgspec.UNSET) for each in (name, f"{name}_base64")]
+
+    header = msgspec.defstruct("HeaderLine", [("name", str), *either("value")], forbid_unknown_fields=True)
+    count: Any = Annotated[int, msgspec.Meta(ge=0)] | None
+    fields: list[Any] = [*either("data"), *either("key"), ("headers", list[header], [])]  # type: ignore[valid-type]
+    fields += [(name, count, None) for name in ("partition", "index", "time_us", "missing")]
     return msgspec.defstruct("MessageLine", fields, forbid_unknown_fields=True)
 
 
@@ -190,24 +182,20 @@ def write_message(
     """Writes one message, without a flush. missing: how many messages are missing before it. In JSON, a value that is
     not UTF-8 is in base64 under the name `…_base64`."""
     if print_format.as_json:
-        sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format, missing)).encode() + b"\n")
+        line = ndjson_line(message, partition, print_format, missing)
     elif print_format.framed:
-        sys.stdout.buffer.write(LENGTH.pack(len(message.data)) + message.data)
+        line = LENGTH.pack(len(message.data)) + message.data
     else:
         cells: Iterable[bytes] = (*_columns(message, print_format), message.data)
-        sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n")
+        line = b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n"
+    sys.stdout.buffer.write(line)
 
 
-def ndjson_line(message: RichMessage, partition: int) -> bytes:
-    """Returns everything that is stored of a message, as `--ndjson` prints it."""
-    return json.dumps(_row(message, partition, PrintFormat(True, True, True, True), 0)).encode() + b"\n"
+EVERYTHING = PrintFormat(keys=True, headers=True, times=True)
 
 
-def flush() -> None:
-    sys.stdout.buffer.flush()
-
-
-def _row(message: Any, partition: int, print_format: PrintFormat, missing: int) -> dict[str, Any]:
+def ndjson_line(message: Any, partition: int, print_format: PrintFormat = EVERYTHING, missing: int = 0) -> bytes:
+    """Returns a message as `--ndjson` prints it, by default with everything that is stored of it."""
     row: dict[str, Any] = {"partition": partition, "index": message.index}
     if missing:
         row["missing"] = missing
@@ -217,7 +205,11 @@ def _row(message: Any, partition: int, print_format: PrintFormat, missing: int) 
         row |= _value("key", message.key)
     if print_format.headers:
         row["headers"] = [{"name": header.name, **_value("value", header.value)} for header in message.headers]
-    return row | _value("data", message.data)
+    return json.dumps(row | _value("data", message.data)).encode() + b"\n"
+
+
+def flush() -> None:
+    sys.stdout.buffer.flush()
 
 
 def _value(name: str, value: bytes | None) -> dict[str, str | None]:
@@ -297,11 +289,8 @@ class Match(NamedTuple):
         return cls((key or "").encode(), name, value.encode(), (data or "").encode())
 
     def fits(self, message: RichMessage) -> bool:
-        return (
-            (not self.key or self.key in (message.key or b""))
-            and self.data in message.data
-            and (
-                not (self.header or self.header_value)
-                or any(self.header in ("", each.name) and self.header_value in each.value for each in message.headers)
-            )
+        if self.key not in (message.key or b"") or self.data not in message.data:
+            return False
+        return not (self.header or self.header_value) or any(
+            self.header in ("", each.name) and self.header_value in each.value for each in message.headers
         )

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -17,7 +18,7 @@ from stream_node.cli.client import open_partition, open_target, ranges_of, with_
 from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions, PartitionOptions, complete_stream, not_empty
 from stream_node.cli.output import AS_JSON, ProgressLine, counted, say, say_text
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
-from stream_node.cli.values import CommandFailed, UsageError, parse_headers
+from stream_node.cli.values import INDEX_MAX, CommandFailed, UsageError, parse_headers
 
 if TYPE_CHECKING or RUNS:
     import trio
@@ -111,18 +112,14 @@ def push(
     """
     files = files or []
     options.check(files)
-    text, key = (
-        None if each is None else each.encode(errors="surrogateescape") for each in (options.data, options.key)
-    )
+    given = options.data, options.key
+    text, key = (None if each is None else each.encode(errors="surrogateescape") for each in given)
     headers = parse_headers(options.header or [])
 
     def batches() -> Iterator[list[bytes]]:
         if text is not None:
-            yield [text]
-        else:
-            yield from read_inputs(
-                files, whole=options.file_per_message, framed=options.length_framed, crlf=options.crlf
-            )
+            return iter([[text]])
+        return read_inputs(files, whole=options.file_per_message, framed=options.length_framed, crlf=options.crlf)
 
     def message_of(line: bytes) -> MessageInput:
         if options.ndjson:
@@ -153,7 +150,7 @@ class _Pushes:
         self._line = line
         self._total_bytes = total_bytes
         self._sent = self._stored = 0
-        self._partitions: dict[int, _PartitionCounts] = {}
+        self._partitions = defaultdict[int, _PartitionCounts](_PartitionCounts)
         self._started_s = time.monotonic()
         self._going_on = trio.CancelScope()
 
@@ -190,19 +187,14 @@ class _Pushes:
         by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
         async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
-            stream = await (
-                open_target(self._client, self._stream)
-                if partition is None
-                else open_partition(self._client, self._stream, partition)
-            )
-            publisher = by_partition[partition] = await publishers.enter_async_context(
-                stream.publisher(window=options.window, idempotent=options.idempotent)
-            )
-            return publisher
+            place = self._client, self._stream
+            stream = await (open_target(*place) if partition is None else open_partition(*place, partition))
+            publisher = stream.publisher(window=options.window, idempotent=options.idempotent)
+            by_partition[partition] = await publishers.enter_async_context(publisher)
+            return by_partition[partition]
 
         if not as_said:
-            # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails
-            # at once.
+            # The first message may take long to arrive, and a wrong name fails at once.
             await open_publisher(options.partition)
         with self._line as progress, self._going_on:
             async for line in lines:
@@ -221,32 +213,32 @@ class _Pushes:
 
     def _watch(self, push: Push) -> None:
         self._sent += 1
-        number, counts = self._sent, self._partitions.setdefault(push.partition, _PartitionCounts())
+        number, counts = self._sent, self._partitions[push.partition]
         counts.unknown.add(number)
-        push.when_done(lambda: self._count(push, number, counts))
 
-    def _count(self, push: Push, number: int, counts: _PartitionCounts) -> None:
-        if push.error is None or not push.error.in_doubt:
-            counts.unknown.discard(number)
-        if push.error is None:
+        def count() -> None:
+            if push.error is None or not push.error.in_doubt:
+                counts.unknown.discard(number)
+            if push.error is not None:
+                if not push.error.in_doubt:
+                    counts.not_stored.append(number)
+                self._going_on.cancel()
+                return
             self._stored += 1
             counts.stored += 1
             # The node does not remember the index of an old duplicate.
-            if push.index < 0:
-                return
-            counts.first_index = push.index if counts.first_index is None else min(counts.first_index, push.index)
-            counts.last_index = push.index if counts.last_index is None else max(counts.last_index, push.index)
-        else:
-            if not push.error.in_doubt:
-                counts.not_stored.append(number)
-            self._going_on.cancel()
+            if push.index >= 0:
+                counts.first_index = min(counts.first_index, push.index)
+                counts.last_index = max(counts.last_index, push.index)
+
+        push.when_done(count)
 
     def _report(self) -> None:
         """Prints the number and the indexes of the stored messages by partition; of one if nothing was pushed."""
         seconds = time.monotonic() - self._started_s
         for partition in sorted(self._partitions) or [self._options.partition or 0]:
-            counts = self._partitions.get(partition, _PartitionCounts())
-            first, last = counts.first_index, counts.last_index
+            counts = self._partitions[partition]
+            first, last = (counts.first_index, counts.last_index) if counts.last_index >= 0 else (None, None)
             report: dict[str, Any] = {"stream": self._stream, "partition": partition, "pushed": counts.stored}
             report |= {"failed": len(counts.not_stored) + len(counts.unknown), "first_index": first, "last_index": last}
             report |= {"not_stored": ranges_of(counts.not_stored), "unknown": ranges_of(counts.unknown)}
@@ -273,8 +265,8 @@ class _PartitionCounts:
         self.stored = 0
         self.not_stored: list[int] = []
         self.unknown: set[int] = set()
-        self.first_index: int | None = None
-        self.last_index: int | None = None
+        # Without a stored message, the first index is above every other one, and the last below.
+        self.first_index, self.last_index = INDEX_MAX, -1
 
 
 async def _read_messages(

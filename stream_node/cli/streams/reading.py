@@ -10,7 +10,7 @@ import shlex
 import stat
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -29,14 +29,7 @@ from stream_node.cli.options import (
     not_empty,
 )
 from stream_node.cli.output import AS_JSON, counted, tell
-from stream_node.cli.streams.messages import (
-    LOOKED_MAX,
-    FailOnHoleOption,
-    Match,
-    Printer,
-    PrintFormat,
-    flush,
-)
+from stream_node.cli.streams.messages import LOOKED_MAX, FailOnHoleOption, Match, Printer, PrintFormat, flush
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING or RUNS:
@@ -180,7 +173,7 @@ async def _pull_matching(
         fitting = [each for each in page.messages if match.fits(each)][: left - found]
         is_enough = found + len(fitting) == left
         seen = [each for each in page.messages if not is_enough or each.index <= fitting[-1].index]
-        _write_page(seen, begin, source.partition, printer, match.fits)
+        _write_page(seen, begin, source.partition, printer, match)
         begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
     place = f"{source.name}/{source.partition}"
     # A search that read no message has no index to continue at. One that came to the end has no message to read.
@@ -189,18 +182,14 @@ async def _pull_matching(
 
 
 def _write_page(
-    messages: Sequence[StreamMessage | RichMessage],
-    begin: StartLike,
-    partition: int,
-    printer: Printer,
-    is_wanted: Callable[[Any], bool] = lambda message: True,
+    messages: Sequence[Any], begin: StartLike, partition: int, printer: Printer, match: Match | None = None
 ) -> None:
-    """Prints the wanted messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
+    """Prints the matching messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
         printer.note_hole(partition, *hole)
     try:
         for message in messages:
-            printer.write(message, partition, is_wanted=is_wanted(message))
+            printer.write(message, partition, is_wanted=match is None or match.fits(message))
     finally:
         flush()
 
@@ -222,28 +211,17 @@ def _command_again(ctx: typer.Context, **changed: Any) -> str:
     """Returns the present command as a shell line: the parameters of the command line, changed as given (None leaves
     a parameter out). Values of the environment and of the contexts are not repeated."""
     words = ctx.command_path.split()
-    values: dict[str, Any] = {}
     for parameter in ctx.command.params:
         name = parameter.name or ""
         source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            values[name] = ctx.params[name]
-    values |= changed
-    for parameter in ctx.command.params:
-        words += _typed(parameter, values.get(parameter.name or ""))
+        typed = ctx.params[name] if source is not None and source.name == "COMMANDLINE" else None
+        value = changed.get(name, typed)
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each is None or each is False:
+                continue
+            words += [] if parameter.param_type_name == "argument" else [parameter.opts[0]]
+            words += [] if each is True else [str(each)]
     return shlex.join(words)
-
-
-def _typed(parameter: Any, value: Any) -> Iterator[str]:
-    if value is None or value is False:
-        return
-    for each in value if isinstance(value, list | tuple) else (value,):
-        if parameter.param_type_name == "argument":
-            yield str(each)
-        elif each is True:
-            yield parameter.opts[0]
-        else:
-            yield from (parameter.opts[0], str(each))
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
@@ -293,7 +271,11 @@ def consume(
 
     async def run(client: StreamClient) -> None:
         left = limit
-        _take_singly()
+        # A pipe this small is writable only while it is empty. The system refuses to shrink one that already has more
+        # than a page in it; `_output_taken` then proves less.
+        with suppress(OSError):
+            if _is_pipe():
+                fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
         async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
             nonlocal left
@@ -308,22 +290,17 @@ def consume(
                         break
 
         if share:
-            async with (await client.get_stream(stream)).shared_consumer(
-                LeaseMember(client, client_id), on_hole=printer.note_hole, on_event=on_event
-            ) as member:
+            shared, lease = await client.get_stream(stream), LeaseMember(client, client_id)
+            async with shared.shared_consumer(lease, on_hole=printer.note_hole, on_event=on_event) as member:
                 # A member that loses its leases, for example in a long pause, joins its group again.
-                going_on = True
-                while going_on:
+                while True:
                     try:
-                        await show_all(member.messages(stop_at_end=not follow))
-                        going_on = False
+                        return await show_all(member.messages(stop_at_end=not follow))
                     except LeaseLost as lost:
                         tell(str(lost))
-            return
         source = await open_source(client, stream, partition)
-        async with source.consumer(
-            SavedIndexes(client, client_id), on_hole=printer.note_hole, on_event=on_event
-        ) as consumer:
+        saved = SavedIndexes(client, client_id)
+        async with source.consumer(saved, on_hole=printer.note_hole, on_event=on_event) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, waits=follow)
@@ -371,14 +348,6 @@ def tail(
                 nursery.start_soon(show_all, source)
 
     with_client(run, node, waits=True)
-
-
-def _take_singly() -> None:
-    """Makes a pipe at standard output so small that it is writable only while it is empty."""
-    # The system refuses to shrink a pipe that already has more than a page in it; `_output_taken` then proves less.
-    with suppress(OSError):
-        if _is_pipe():
-            fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 async def _output_taken() -> None:
