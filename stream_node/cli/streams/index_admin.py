@@ -53,7 +53,7 @@ async def get(
     for at in chosen:
         index = saved[at].index if at in saved else None
         report = {"client": client_id, "stream": stream, "partition": at, "index": index}
-        text = "none" if index is None else str(index)
+        text = FORGET if index is None else str(index)
         say(report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
 
 
@@ -86,15 +86,17 @@ def set_to(
         if start and isinstance(start, int) and len(places) > 1 and not partitions.all_partitions:
             raise UsageError(f"an index is of one partition, and {stream} has {len(places)}; say which by --partition")
         for at, index in places:
-            if dry_run:
-                before = _replaceable(saved.get(at))
-            else:
+            found = saved.get(at)
+            if not dry_run:
                 before = await set_position(client, client_id, stream, at, index)
+            elif found is not None and found.holder is not None:
+                raise RequestRefused(f"{found.holder} holds the lease of partition {at}; stop that consumer first")
+            else:
+                before = None if found is None else found.index
             place = {"client": client_id, "stream": stream, "partition": at}
-            report = {**place, "before": before, "index": index, "dry_run": dry_run}
-            done = "would go" if dry_run else "goes"
-            text = f"{client_id} {done} from {_named(before)} to {_named(index)} in {stream}/{at}"
-            say(report, text)
+            old, new = ("no position" if each is None else each for each in (before, index))
+            text = f"{client_id} {'would go' if dry_run else 'goes'} from {old} to {new} in {stream}/{at}"
+            say({**place, "before": before, "index": index, "dry_run": dry_run}, text)
 
     with_client(run, node)
 
@@ -117,9 +119,9 @@ async def list_all(
     unread = count_unread(found, infos)
     rows: list[tuple[Any, ...]] = []
     for each in found:
-        lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
-        place = each.client_id, each.stream_name, each.partition
-        rows.append((*place, each.index, lag, each.saved_us, each.holder))
+        client_name, name, partition = each.client_id, each.stream_name, each.partition
+        lag = unread[client_name, name].pop(partition, None)
+        rows.append((client_name, name, partition, each.index, lag, each.saved_us, each.holder))
     # What is left in `unread` are partitions without a position, of consumers that read all partitions of a stream.
     for (client_name, name), lags in unread.items():
         rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
@@ -180,19 +182,8 @@ async def _chosen(
         return sorted(saved)
 
 
-def _replaceable(found: SavedPosition | None) -> int | None:
-    """Returns the saved index, or None. Raises RequestRefused while a consumer has the lease."""
-    if found is not None and found.holder is not None:
-        raise RequestRefused(f"{found.holder} holds the lease of partition {found.partition}; stop that consumer first")
-    return None if found is None else found.index
-
-
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
     """Raises StreamNotFound if the stream does not exist. Called only where no position was found, because positions
     may exist without a stream. A peer that cannot list its streams is not checked."""
     with suppress(RequestRefused):
         await get_partitions(client, stream, partition)
-
-
-def _named(index: int | None) -> str:
-    return "no position" if index is None else str(index)

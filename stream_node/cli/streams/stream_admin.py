@@ -18,18 +18,7 @@ from stream_node.cli.options import (
     StreamArgument,
     YesOption,
 )
-from stream_node.cli.output import (
-    AS_JSON,
-    age_text,
-    columns,
-    confirm,
-    counted,
-    say,
-    say_each,
-    say_json,
-    say_text,
-    size_text,
-)
+from stream_node.cli.output import AS_JSON, age_text, columns, confirm, counted, say, say_each, say_json, size_text
 from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, utc_now
 
 if TYPE_CHECKING or RUNS:
@@ -105,8 +94,7 @@ async def list_all(
             say_json(_row(each))
         else:
             rows.append(_cells(each))
-    if not AS_JSON.get():
-        say_text(columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
+    say_each((), columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
 
 
 async def info(client: StreamClient, stream: StreamArgument, partition: PartitionOption = None) -> None:
@@ -178,11 +166,10 @@ async def truncate(
         else:
             answer = await each.truncate(end)
             deleted, first_index = answer.deleted, answer.first_index
-        place = {"stream": stream, "partition": each.partition}
-        report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
+        report = {"stream": stream, "partition": each.partition, "deleted": deleted}
         done = "would be deleted" if dry_run else "deleted"
         text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
-        say(report, text)
+        say({**report, "first_index": first_index, "dry_run": dry_run}, text)
 
 
 def retention(
@@ -230,7 +217,7 @@ async def _ensure(
     Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, its earlier
     partitions are unknown, and only the requested partitions are returned."""
     try:
-        before = await client.find_stream(name) if name else None
+        before = await client.find_stream(name)
     except RequestRefused:
         return (await client.create_partitioned(name, partitions or 1)).partitions, None, False
     if before is None or partitions is not None:
@@ -266,20 +253,17 @@ async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
 
 async def _confirm_retention(streams: Sequence[Stream], kept: Retention | None) -> None:
     """Asks before a retention deletes stored messages. kept: None: the node's default, which may delete all."""
-    found, now_us = [await each.info() for each in streams], int(utc_now().timestamp() * 1e6)
-    held = sum(each.count for each in found if each.retention != kept and _is_beyond(each, kept, now_us))
+    now_us, held = int(utc_now().timestamp() * 1e6), 0
+    for found in [await each.info() for each in streams]:
+        if found.retention != kept and (
+            kept is None
+            or (kept.messages is not None and found.count > kept.messages)
+            or (kept.size_bytes is not None and found.size_bytes > kept.size_bytes)
+            or (kept.age_s is not None and (found.first_time_us or now_us) < now_us - kept.age_s * 1e6)
+        ):
+            held += found.count
     if held:
         confirm(f"Keep only {_kept_text(kept)} in place of {counted(held, 'message')} of {streams[0].name}?")
-
-
-def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
-    if kept is None:
-        return found.count > 0
-    return (
-        (kept.messages is not None and found.count > kept.messages)
-        or (kept.size_bytes is not None and found.size_bytes > kept.size_bytes)
-        or (kept.age_s is not None and (found.first_time_us or now_us) < now_us - kept.age_s * 1e6)
-    )
 
 
 def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:
@@ -291,12 +275,8 @@ def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:
 def _kept_text(kept: Retention | None) -> str:
     if kept is None:
         return "the node's default"
-    limits = [
-        counted(limit, noun)
-        for limit, noun in ((kept.age_s, "second"), (kept.messages, "message"), (kept.size_bytes, "byte"))
-        if limit is not None
-    ]
-    return " and ".join(limits) or "everything"
+    limits = ((kept.age_s, "second"), (kept.messages, "message"), (kept.size_bytes, "byte"))
+    return " and ".join(counted(limit, noun) for limit, noun in limits if limit is not None) or "everything"
 
 
 def _row(found: StreamInfo) -> dict[str, Any]:
