@@ -78,7 +78,14 @@ def produce(
     Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
     """
     known = find_application(application)
-    payloads = list(_read_payloads(files or []))
+    payloads: list[Payload] = []
+    for data in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
+        for index, payload in enumerate(parse_payloads(decompressed(data))):
+            if payload.sub_batches:
+                # The text has only the ids of sub-batches, so a consumer could never complete the block.
+                paths = ", ".join(map(repr, payload.sub_batches))
+                raise PayloadTextError(f"a whole batch cannot announce sub batches ({paths})", f"$[{index}].batches")
+            payloads.append(payload)
 
     async def run(opened: Transport, client: StreamClient | None) -> None:
         started_s = time.monotonic()
@@ -129,10 +136,12 @@ def consume(
     last = None if until is None else parse_block(until)
     if client_id is not None and (transport.recording or transport.kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
-    shown = _UpdatePrinter(values)
     warnings = Warnings()
+    # The number of messages that were found missing since the last update.
+    missing = 0
 
     async def run(opened: Transport, client: StreamClient | None) -> None:
+        nonlocal missing
         store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
@@ -149,7 +158,18 @@ def consume(
                 to, removed, added = (
                     (None, (), (update.batch,)) if unordered else (update.reverted_to, update.removed, update.added)
                 )
-                shown.update(to, removed, added)
+                if AS_JSON.get():
+                    row: dict[str, Any] = {"reverted_to": None}
+                    if to is not None:
+                        row["reverted_to"] = {"number": to.number, "hash": _hex(to.hash)}
+                    row["removed"] = [_row(batch, values) for batch in removed]
+                    row["added"] = [_row(batch, values) for batch in added]
+                    say_json(row | ({"missing": missing} if missing else {}))
+                    missing = 0
+                else:
+                    say_text(_lines(to, removed, added, values))
+                # The consumer may save its position after this update.
+                flush()
                 update.done()
                 left = None if left is None else left - 1
                 if left == 0 or any(last in (batch.number, batch.hash) for batch in added):
@@ -163,10 +183,11 @@ def consume(
             raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
 
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
+        nonlocal missing
         # 0 means that the consumer had no position. It began at the earliest stored message, and has missed nothing.
         if first_missing:
             report_hole(source, first_missing, next_there, fail_on_hole)
-            shown.missing += next_there - first_missing
+            missing += next_there - first_missing
 
     with_transport(run, transport, on_hole=pass_over)
 
@@ -175,63 +196,35 @@ Batches: TypeAlias = "tuple[CompleteBatch, ...]"
 Gaps: TypeAlias = "tuple[Gap, ...]"
 
 
-class _UpdatePrinter:
-    """Prints updates of a chain. Each is flushed, because the consumer may save its position after it.
-    missing: how many messages were found missing since the last update."""
-
-    def __init__(self, values: bool) -> None:
-        self.missing = 0
-        self._values = values
-
-    def update(self, reverted_to: Revert | None, removed: Batches, added: Batches) -> None:
-        """Prints a change. reverted_to: the number and hash of the last block that stays; None: no block is removed."""
-        if AS_JSON.get():
-            to = None if reverted_to is None else {"number": reverted_to.number, "hash": _hex(reverted_to.hash)}
-            rows = {"removed": [self._row(batch) for batch in removed], "added": [self._row(batch) for batch in added]}
-            say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
-            self.missing = 0
-        else:
-            say_text(self._lines(reverted_to, removed, added))
-        flush()
-
-    def _row(self, batch: CompleteBatch) -> dict[str, Any]:
-        row: dict[str, Any] = {"number": batch.number, "hash": _hex(batch.hash), "parent": _hex(batch.parent)}
-        row |= {"weight": hex(batch.weight), "values": len(batch.values), "deletes": len(batch.deletes)}
-        if self._values:
-            row["contents"] = {key: _hex(value) for key, value in sorted(batch.values.items())}
-            row["deleted"] = sorted(batch.deletes)
-        return row
-
-    def _lines(self, reverted_to: Revert | None, removed: Batches, added: Batches) -> Iterator[str]:
-        for batch in reversed(removed):
-            yield f"- {batch.number} {_hex(batch.hash)}"
-        if reverted_to is not None:
-            yield f"= {reverted_to.number} {_hex(reverted_to.hash)}"
-        for batch in added:
-            held = f"{counted(len(batch.values), 'value')}, {counted(len(batch.deletes), 'delete')}"
-            yield f"+ {batch.number} {_hex(batch.hash)} {held}"
-            if self._values:
-                yield from (f"    {key} = {_hex(value)}" for key, value in sorted(batch.values.items()))
-                yield from (f"    {key} deleted" for key in sorted(batch.deletes))
+def _row(batch: CompleteBatch, values: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"number": batch.number, "hash": _hex(batch.hash), "parent": _hex(batch.parent)}
+    row |= {"weight": hex(batch.weight), "values": len(batch.values), "deletes": len(batch.deletes)}
+    if values:
+        row["contents"] = {key: _hex(value) for key, value in sorted(batch.values.items())}
+        row["deleted"] = sorted(batch.deletes)
+    return row
 
 
-def _read_payloads(files: list[Path]) -> Iterator[Payload]:
-    """Reads blocks from the files, or from standard input. Raises `PayloadTextError` for an invalid text, and for a
-    block with sub-batches: the text has only their ids, so a consumer could never complete the block."""
-    for text in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
-        for index, payload in enumerate(parse_payloads(decompressed(text))):
-            if payload.sub_batches:
-                paths = ", ".join(map(repr, payload.sub_batches))
-                raise PayloadTextError(f"a whole batch cannot announce sub batches ({paths})", f"$[{index}].batches")
-            yield payload
+def _lines(reverted_to: Revert | None, removed: Batches, added: Batches, values: bool) -> Iterator[str]:
+    """Yields a change as text. reverted_to: the last block that stays; None: no block is removed."""
+    for batch in reversed(removed):
+        yield f"- {batch.number} {_hex(batch.hash)}"
+    if reverted_to is not None:
+        yield f"= {reverted_to.number} {_hex(reverted_to.hash)}"
+    for batch in added:
+        held = f"{counted(len(batch.values), 'value')}, {counted(len(batch.deletes), 'delete')}"
+        yield f"+ {batch.number} {_hex(batch.hash)} {held}"
+        if values:
+            yield from (f"    {key} = {_hex(value)}" for key, value in sorted(batch.values.items()))
+            yield from (f"    {key} deleted" for key in sorted(batch.deletes))
 
 
 def _hex(raw: bytes) -> str:
     return f"0x{raw.hex()}"
 
 
-# The maximum number of warnings that are printed. Further warnings are only counted.
 TOLD_MAX = 20
+"""The maximum number of warnings that are printed. Further warnings are only counted."""
 
 
 class Warnings:
@@ -242,10 +235,8 @@ class Warnings:
 
     def __call__(self, event: Any) -> None:
         text = _text_of(event)
-        if text is None:
-            return
-        self._count += 1
-        if self._count <= TOLD_MAX:
+        self._count += text is not None
+        if text is not None and self._count <= TOLD_MAX:
             tell(text)
 
     def end(

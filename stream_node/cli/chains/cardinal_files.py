@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -43,7 +44,6 @@ ApplicationOption = Annotated[
     "NAME",
     "The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
 ]
-PARTITIONS = 4
 
 
 class TransportOptions(NamedTuple):
@@ -52,14 +52,13 @@ class TransportOptions(NamedTuple):
         Path | None, "FILE", "A recording (a file) in place of a node. Commands that write make it."
     ] = None
     kafka: Annotated[str | None, "HOST:PORT", "Use a Kafka cluster in place of a node; needs the extra `kafka`."] = None
-    partitions: Annotated[int, typer.Option(min=1), "The number of partitions of each topic that is made."] = PARTITIONS
+    partitions: Annotated[int, typer.Option(min=1), "The number of partitions of each topic that is made."] = 4
 
 
 ANY_TRANSPORT = TransportOptions()
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):(?:0x)?([0-9a-fA-F]{64}):([0-9]{1,78})")
 BLOCK = re.compile(r"([0-9]{1,20})|(?:0x)?([0-9a-fA-F]{64})")
-GZIP_MAGIC = b"\x1f\x8b"
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 """The variable with the address of a node. The options --recording and --kafka take precedence."""
 
@@ -69,8 +68,7 @@ def find_application(name: str) -> Application:
         return Application("plain", "blocks")
     if name == SIMULATED.name:
         return SIMULATED
-    match = EVM.fullmatch(name)
-    if match is not None:
+    if match := EVM.fullmatch(name):
         return evm(int(match[1] or 1))
     path = Path(name)
     if path.suffix != ".toml":
@@ -94,7 +92,7 @@ def parse_block(text: str) -> int | bytes:
 
 
 def decompressed(data: bytes) -> bytes:
-    if data[: len(GZIP_MAGIC)] != GZIP_MAGIC:
+    if not data.startswith(b"\x1f\x8b"):
         return data
     try:
         return gzip.decompress(data)
@@ -115,20 +113,12 @@ def with_transport(
         async def over_node(client: StreamClient) -> None:
             await run(StreamTransport(client, partitions=partitions, on_hole=on_hole), client)
 
-        with_client(over_node, options.node)
-        return
-
+        return with_client(over_node, options.node)
     if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via or (recording and kafka):
         raise UsageError("--recording and --kafka are in place of a node and of each other; give only one of them")
     if recording is not None:
-        transport = FileTransport(recording, partitions)
-        try:
-            run_to_signal(run, transport, None)
-        finally:
-            transport.close()
-        return
-
-    assert kafka is not None
+        with closing(FileTransport(recording, partitions)) as transport:
+            return run_to_signal(run, transport, None)
 
     async def over_kafka(servers: str) -> None:
         async with KafkaTransport(servers) as transport:
@@ -169,8 +159,7 @@ def inspect(
 
 
 class ShapeOptions(NamedTuple):
-    """The fields of `SimulationOptions`."""
-
+    # The names are those of the fields of `SimulationOptions`.
     blocks: Annotated[int, "The number of blocks of the chain that wins over all forks."] = 100
     keys: Annotated[int, "How many keys each block updates under each prefix."] = 2
     fork_rate: Annotated[float, "The chance that a fork begins at a block."] = 0.2
@@ -208,18 +197,11 @@ def simulate(
         for at in range(0, len(simulation.steps), STEPS_AT_ONCE):
             await _send(opened, simulation.steps[at : at + STEPS_AT_ONCE])
         head, in_s = simulation.chain[-1], time.monotonic() - started_s
-        report = {
-            "seed": chosen,
-            "blocks": len(simulation.chain),
-            "blocks_off_chain": simulation.blocks_off_chain,
-            "messages": len(simulation.steps),
-            "head": f"0x{head.hash.hex()}",
-            "head_number": head.number,
-            "seconds": round(in_s, 6),
-        }
-        text = f"{counted(len(simulation.chain), 'block')} and {simulation.blocks_off_chain:,} off the chain in "
-        text += f"{counted(len(simulation.steps), 'message')}; seed {chosen}, head {report['head']}"
-        say(report, text)
+        blocks, off_chain, messages = len(simulation.chain), simulation.blocks_off_chain, len(simulation.steps)
+        report: dict[str, Any] = {"seed": chosen, "blocks": blocks, "blocks_off_chain": off_chain, "messages": messages}
+        report |= {"head": f"0x{head.hash.hex()}", "head_number": head.number, "seconds": round(in_s, 6)}
+        text = f"{counted(blocks, 'block')} and {off_chain:,} off the chain in {counted(messages, 'message')}"
+        say(report, f"{text}; seed {chosen}, head {report['head']}")
 
     with_transport(run, transport)
 
