@@ -23,7 +23,6 @@ if TYPE_CHECKING or RUNS:
     from block_node.blocks.items import item_prefix, split_block
     from block_node.client import BlockClient, OutgoingBlock, PublishSettings, connect
     from block_node.client.publish_sessions import ANSWER_S_MAX
-    from block_node.protocol_reading import BlockRange
     from ockam.actors.address import split_host_port
     from ockam.files.durable_files import make_folder
 
@@ -73,14 +72,14 @@ def publish(
             for block in blocks:
                 await publisher.send(block)
             await publisher.flush()
-        tell_durable(publisher.acknowledged, publisher.compared, time.monotonic() - started_s)
+        tell_durable(publisher.acknowledged, publisher.compared, started_s)
 
     async def run_grpc(client: GrpcBlockClient) -> None:
         started_s = time.monotonic()
-        published = await client.publish(blocks, give_up_s=give_up)
-        tell_durable(published.acknowledged, 0, time.monotonic() - started_s)
+        tell_durable((await client.publish(blocks, give_up_s=give_up)).acknowledged, 0, started_s)
 
-    def tell_durable(acknowledged: int | None, compared: int, seconds: float) -> None:
+    def tell_durable(acknowledged: int | None, compared: int, started_s: float) -> None:
+        seconds = time.monotonic() - started_s
         first, last = blocks[0].number, blocks[-1].number
         count = len({block.number for block in blocks})
         report: dict[str, Any] = {"published": count, "first_block": first, "last_block": last}
@@ -89,9 +88,7 @@ def publish(
         what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
         before = f"; {compared:,} of them had come before, with the same root" if compared else ""
         lines = [f"{what} durable ({seconds:.2f} s){before}"]
-        if passed_over:
-            lines.append(_passed_over(passed_over))
-        say(report, lines)
+        say(report, [*lines, _passed_over(passed_over)] if passed_over else lines)
 
     _with_blocks(run, nodes) if grpc is None else _with_peer(run_grpc, grpc, nodes)
 
@@ -135,9 +132,9 @@ def subscribe(
         if file is not None:
             write_block(file, items)
         size_bytes = sum(len(item_prefix(len(item))) + len(item) for item in items)
-        report: dict[str, Any] = {"block": number, "items": len(items), "bytes": size_bytes}
-        report |= {"root": root, "file": None if file is None else str(file)}
-        say(report, f"block {number}: {counted(len(items), 'item')}, {size_bytes:,} bytes")
+        report: dict[str, Any] = {"block": number, "items": len(items), "bytes": size_bytes, "root": root}
+        text = f"block {number}: {counted(len(items), 'item')}, {size_bytes:,} bytes"
+        say(report | {"file": None if file is None else str(file)}, text)
 
     _with_blocks(run, nodes) if grpc is None else _with_peer(run_grpc, grpc, nodes)
 
@@ -159,9 +156,9 @@ def get(
         items = list(split_block(data))
         if out is not None:
             write_block(out, items)
-        report: dict[str, Any] = {"block": found, "items": len(items), "bytes": len(data)}
-        report |= {"root": root.hex(), "file": None if out is None else str(out)}
-        say(report, f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…")
+        report: dict[str, Any] = {"block": found, "items": len(items), "bytes": len(data), "root": root.hex()}
+        text = f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…"
+        say(report | {"file": None if out is None else str(out)}, text)
 
     if out is not None:
         _check_suffix(out.name)
@@ -177,20 +174,15 @@ def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
     async def run(client: BlockClient) -> None:
         found = await client.status(detail=True)
         detail = found.detail
-        available, stored = ([], []) if detail is None else (_pairs(detail.available), _pairs(detail.stored))
+        ranges = ((), ()) if detail is None else (detail.available, detail.stored)
+        available, stored = ([[each.first_block, each.last_block] for each in part] for part in ranges)
         keys = None if detail is None else detail.address_book
         book = None if keys is None else AddressBook.deserialize(keys).node_ids
-        plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
-        report = {
-            "first_available": found.first_available,
-            "last_available": found.last_available,
-            "next_expected": found.next_expected,
-            "available": available,
-            "stored": stored,
-            "version": None if detail is None else detail.version,
-            "plugins": plugins,
-            "address_book": book,
-        }
+        report: dict[str, Any] = {"first_available": found.first_available, "last_available": found.last_available}
+        report |= {"next_expected": found.next_expected, "available": available, "stored": stored}
+        report["version"] = None if detail is None else detail.version
+        report["plugins"] = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
+        report["address_book"] = book
         rows = [
             ("available", _shown(available)),
             ("stored", _shown(stored)),
@@ -238,12 +230,12 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
     addresses = [target.address, *(nodes.also or ())]
     for address in addresses:
         split_host_port(address)
-    answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
 
     async def main() -> None:
         # With several nodes, the client itself finds out which of them answer.
         if len(addresses) == 1:
             await check_contact(target)
+        answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
         async with connect(addresses, answer_s_max=answer_s_max, **reaching(target)) as client:
             await run(client)
 
@@ -290,10 +282,6 @@ def _passed_over(paths: list[Path]) -> str:
 def _check_suffix(name: str) -> None:
     if not name.endswith(SUFFIXES):
         raise UsageError(f"{name!r} does not end as block files do: {', '.join(SUFFIXES)}")
-
-
-def _pairs(ranges: list[BlockRange]) -> list[list[int]]:
-    return [[each.first_block, each.last_block] for each in ranges]
 
 
 def _shown(ranges: list[list[int]]) -> str:

@@ -14,6 +14,7 @@ from stream_node.cli.output import columns, counted, progress_shown, say
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING or RUNS:
+    import msgspec
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk, BackfillReport, BackfillSource
@@ -69,8 +70,7 @@ def run(
                 stored = answer.blocks_stored - before.blocks_stored
                 progress("Backfill", stored, stored + answer.queue)
         stored = answer.blocks_stored - before.blocks_stored
-        text = f"{counted(stored, 'block')} stored, {_missing(answer)}"
-        say(_report(answer) | {"stored_now": stored}, text)
+        say(_report(answer) | {"stored_now": stored}, f"{counted(stored, 'block')} stored, {_missing(answer)}")
         if STATES[answer.state] == "running":
             raise CommandFailed(f"not done after {give_up:g} s: {_missing(answer)}; {_problem(answer)}")
         if answer.missing or answer.is_unknown:
@@ -87,11 +87,9 @@ async def sources(client: StreamClient) -> None:
     Example: stream-node block backfill sources
     """
     answer = await _ask(client)
-    found = answer.sources
     titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
-    rows = [titles, *(_row(source) for source in found)]
-    report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
-    say(report, columns(rows))
+    report = {"sources": list(map(_source, answer.sources)), "disagreements": answer.disagreements}
+    say(report, columns([titles, *map(_row, answer.sources)]))
     _check_agreement(answer)
 
 
@@ -118,10 +116,7 @@ def _check_agreement(answer: BackfillReport) -> None:
 def _report(answer: BackfillReport) -> dict[str, Any]:
     counters = ("scans", "runs", "gaps_detected", "blocks_fetched", "blocks_stored", "fetched_bytes", "fetch_errors")
     report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.known_missing}
-    report["gaps"] = [
-        {"live_tail": gap.live_tail, "first_block": gap.first_block, "last_block": gap.last_block}
-        for gap in answer.gaps
-    ]
+    report["gaps"] = msgspec.to_builtins(answer.gaps)
     report |= {"problem": answer.problem or None, "disagreements": answer.disagreements}
     report |= {"held_bytes": answer.held_bytes, "under_way": answer.under_way}
     report |= {"eta_s": _seconds(answer), "newest_known": answer.newest_known}
