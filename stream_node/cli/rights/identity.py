@@ -72,16 +72,12 @@ def list_all(directory: DirectoryOptions = ANY_DIRECTORY) -> None:
     settings = directory.load()
     found = {format_identifier(key): name for key, name in load_trusted(_trust_file(directory)).items()}
     rows = [{"identifier": each, "name": name, "from": "file"} for each, name in found.items()]
-    rows += [
-        {"identifier": each, "name": "", "from": "settings"}
-        for each in settings.secure_channel_trusted
-        if each not in found
-    ]
+    others = (each for each in settings.secure_channel_trusted if each not in found)
+    rows += [{"identifier": each, "name": "", "from": "settings"} for each in others]
     anyone = settings.secure_channel_trust_anyone
-    if rows:
-        text = list(columns([("identifier", "name", "from"), *(tuple(row.values()) for row in rows)]))
-    else:
-        text = [] if anyone else ["nobody is trusted, so nobody can open a secure channel"]
+    text = list(columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)])) if rows else []
+    if not rows and not anyone:
+        text.append("nobody is trusted, so nobody can open a secure channel")
     if anyone:
         text.append("everybody is trusted: secure_channel_trust_anyone is set")
     say({"trusted": rows, "anyone": anyone}, text)
@@ -97,10 +93,9 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
         raise UsageError(f"{identifier} is trusted by the setting secure_channel_trusted; take it out there first")
     before = change_trusted(file, lambda trusted: {each: name for each, name in trusted.items() if each != key})
     was_there = key in before
-    report = {"identifier": identifier, "removed": was_there, "file": str(file)}
     left = counted(len(before) - was_there, "trusted identity").replace("identitys", "identities")
     text = f"{identifier} is not trusted any more" if was_there else f"{identifier} was not trusted"
-    say(report, f"{text}; {left} left")
+    say({"identifier": identifier, "removed": was_there, "file": str(file)}, f"{text}; {left} left")
 
 
 def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], object]) -> None:
@@ -184,5 +179,5 @@ def show_certificate(file: Annotated[Path, typer.Argument(), "A PEM file with a 
     subject, issuer = certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()
     ends = certificate.not_valid_after_utc.isoformat()
     report = {"subject": subject, "issuer": issuer, "not_after": ends, "fingerprint": fingerprint_of(file)}
-    lines = [f"subject      {subject}", f"issuer       {issuer}", f"valid until  {ends}"]
-    say(report, [*lines, f"fingerprint  {report['fingerprint']}"])
+    titles = ("subject", "issuer", "valid until", "fingerprint")
+    say(report, columns(list(zip(titles, report.values(), strict=True))))

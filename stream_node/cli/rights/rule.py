@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -111,12 +112,9 @@ def check(
     made = Rules([*keepers_of(load_config({}, file=rules.config)), *load_rules(rules.file()).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None
-    if decision.allowed:
-        text = f"allowed: {right} on {name!r} for {who}: rule {rule!r} allows it"
-    else:
-        text = f"refused: {decision.reason}"
+    allowed = f"allowed: {right} on {name!r} for {who}: rule {rule!r} allows it"
     report = {"who": who, "right": right, "name": name, "allowed": decision.allowed, "rule": rule}
-    say(report, text)
+    say(report, allowed if decision.allowed else f"refused: {decision.reason}")
     if not decision.allowed:
         raise typer.Exit(1)
 
@@ -223,7 +221,14 @@ def revoke(name: TokenArgument, rules: RulesOption = None, directory: DirectoryO
     where = RulesOptions(rules, directory.config).known_file()
     # The token is revoked first: it must lose its effect even if the rules cannot be changed.
     record = revoke_token(store, name, now_s)
-    removed = [] if where is None else _remove_made_rules(where, name)
+    removed: list[str] = []
+    try:
+        if where is not None and (removed := [rule.name for rule in _made_rules(where, name)]):
+            change_rules(where, removed, ())
+    except (RulesError, OSError) as error:
+        known = error.mistakes if isinstance(error, RulesError) else [f"cannot change {where}: {error.strerror}"]
+        first, *others = known
+        raise RulesError(f"the token {name} is revoked, but its rules are still there: {first}", *others) from error
     what = f"the token {name} is revoked" + (f"; {counted(len(removed), 'rule')} removed" if removed else "")
     report = {**_token_row(record, now_s), "rules_file": None if where is None else str(where)}
     say({**report, "rules_removed": removed, "store": str(store)}, what)
@@ -231,7 +236,7 @@ def revoke(name: TokenArgument, rules: RulesOption = None, directory: DirectoryO
         tell("its rules, if it has any, are still there: no file of rules is known; remove them with `rule remove`")
 
 
-def _rules_of(name: str, allow: list[str] | tuple[()]) -> list[Rule]:
+def _rules_of(name: str, allow: Sequence[str]) -> list[Rule]:
     """Returns the rules that give a token these rights. Raises UsageError, RulesError."""
     prefixes: dict[str, list[str]] = {}
     for text in allow:
@@ -239,13 +244,8 @@ def _rules_of(name: str, allow: list[str] | tuple[()]) -> list[Rule]:
         if not colon or not right:
             raise UsageError(f"--allow {text!r} is not RIGHT:PREFIX, such as read:orders; read: is all names")
         prefixes.setdefault(right, []).append(prefix)
-    return [
-        make_rule(f"{_beginning(name)}{right}", [f"token:{name}"], [right], [], on) for right, on in prefixes.items()
-    ]
-
-
-def _beginning(name: str) -> str:
-    return f"token {name} may "
+    who = [f"token:{name}"]
+    return [make_rule(f"token {name} may {right}", who, [right], [], on) for right, on in prefixes.items()]
 
 
 def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None:
@@ -261,25 +261,10 @@ def _write_rules(file: Path, name: str, made: list[Rule], replace: bool) -> None
 
 
 def _made_rules(file: Path, name: str) -> list[Rule]:
-    who, beginning = (f"token:{name}",), _beginning(name)
+    """Returns the rules that `token create` has written for a token."""
+    who, beginning = (f"token:{name}",), f"token {name} may "
     found = load_rules(file).rules if file.exists() else ()
     return [rule for rule in found if rule.who == who and rule.name.startswith(beginning)]
-
-
-def _remove_made_rules(file: Path, name: str) -> list[str]:
-    """Removes the rules that `token create` has written for a revoked token. Returns their names. Raises RulesError."""
-    try:
-        removed = [rule.name for rule in _made_rules(file, name)]
-        if removed:
-            change_rules(file, removed, ())
-    except RulesError as error:
-        first, *others = error.mistakes
-        raise RulesError(f"the token {name} is revoked, but its rules are still there: {first}", *others) from error
-    except OSError as error:
-        raise RulesError(
-            f"the token {name} is revoked, but its rules are still there: cannot change {file}: {error.strerror}"
-        ) from error
-    return removed
 
 
 def _token_row(record: TokenRecord, now_s: int) -> dict[str, Any]:
