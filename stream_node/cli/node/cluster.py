@@ -47,7 +47,7 @@ async def status(client: StreamClient) -> None:
 
     Example: stream-node cluster status --node db1:4000
     """
-    _say(await _ask(client, STATUS, ClusterStatusRequest(0)))
+    await _print_members(client, STATUS, ClusterStatusRequest(0))
 
 
 async def drain(
@@ -62,35 +62,23 @@ async def drain(
 
     Example: stream-node cluster drain db1
     """
-    _say(await _ask(client, DRAIN, DrainRequest(0, member, not undo)))
+    await _print_members(client, DRAIN, DrainRequest(0, member, not undo))
 
 
-async def _ask(client: StreamClient, protocol: Protocol[Q, ClusterStatus], request: Q) -> ClusterStatus:
+async def _print_members(client: StreamClient, protocol: Protocol[Q, ClusterStatus], request: Q) -> None:
     try:
-        return await client.session.ask(str(CLUSTER), protocol, request)
+        found = await client.session.ask(str(CLUSTER), protocol, request)
     except RequestTimeout as error:
         raise CommandFailed(f"{error}; is it a member of a cluster (`serve --cluster`)?") from error
-
-
-def _say(found: ClusterStatus) -> None:
-    members = [
-        {
-            "name": member.name,
-            "address": member.address,
-            "state": "silent" if not member.lives else "leaving" if member.leaves else "alive",
-            "shards": member.shards,
-        }
-        for member in found.members
-    ]
+    members = []
+    for member in found.members:
+        state = "silent" if not member.lives else "leaving" if member.leaves else "alive"
+        members.append({"name": member.name, "address": member.address, "state": state, "shards": member.shards})
     unowned = sum(not shard.owner for shard in found.shards)
-    report: dict[str, Any] = {
-        "asked": found.name,
-        "members": members,
-        "unowned": unowned,
-        "shards": msgspec.to_builtins(found.shards),
-    }
-    rows: Sequence[Sequence[str]] = [HEAD, *([str(value) for value in member.values()] for member in members)]
-    say(report, [*columns(rows, frozenset({3})), *([f"{unowned} shards have no owner"] if unowned else [])])
+    report: dict[str, Any] = {"asked": found.name, "members": members, "unowned": unowned}
+    rows: Sequence[Sequence[str]] = [HEAD, *(tuple(map(str, member.values())) for member in members)]
+    lines = [*columns(rows, frozenset({3})), *([f"{unowned} shards have no owner"] if unowned else [])]
+    say(report | {"shards": msgspec.to_builtins(found.shards)}, lines)
 
 
 HEADS = ("identity", "peer", "in/s", "out/s", "bytes in", "bytes out", "unsent")

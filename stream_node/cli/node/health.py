@@ -20,7 +20,6 @@ if TYPE_CHECKING or RUNS:
     from ockam.actors.address import split_host_port
     from ockam.identity.tls import Tls, new_client_context
     from stream_client.errors import NodeUnreachable
-    from stream_node.node.config import Config
     from stream_node.node.config_sources import load_config
 
 ANSWER_BYTES_MAX = 64 * 1024
@@ -55,14 +54,18 @@ def health(
             raise UsageError("the node's settings have no `http`; set it, or give the address of the node's HTTP")
         address = settings.http[0]
         if settings.tls_certificate is not None and tls_options.tls_ca is None:
-            context = pinned_context(settings, tls)
+            # On the node's own machine, only the certificate in its file is trusted, without authority and host name.
+            own = tls or Tls()
+            context = new_client_context(Tls(ca=settings.tls_certificate, certificate=own.certificate, key=own.key))
+            context.check_hostname = False
+            # Without this flag, a certificate that an authority has signed is trusted only with that authority.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     status, answer = ask(address, "/livez" if live else "/readyz", timeout, context, name)
     reasons = [str(each) for each in answer.get("reasons", [])]
     is_good = status == 200
     word = "live" if live else "ready"
     report = {"address": address, "asked": word, "ok": is_good, "reasons": reasons}
-    lines = [word if is_good else f"not {word}: {'; '.join(reasons) or f'the node answered {status}'}"]
-    say(report, lines)
+    say(report, word if is_good else f"not {word}: {'; '.join(reasons) or f'the node answered {status}'}")
     if not is_good:
         raise typer.Exit(1)
 
@@ -90,14 +93,3 @@ def ask(
     except ValueError:
         answer = {}
     return response.status, answer if isinstance(answer, dict) else {}
-
-
-def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
-    """Returns the TLS context of a client on the node's own machine: it trusts only the certificate in the node's file,
-    without authority and host name. tls: has the certificate of the client."""
-    own = tls or Tls()
-    context = new_client_context(Tls(ca=settings.tls_certificate, certificate=own.certificate, key=own.key))
-    context.check_hostname = False
-    # Without this flag, a certificate that an authority has signed is trusted only with that authority.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ if TYPE_CHECKING or RUNS:
         restore_all,
     )
     from stream_node.node.clock_note import find_problem
-    from stream_node.node.config import Config
     from stream_node.node.config_sources import load_config, load_effective
     from stream_storage.errors import StorageError
     from stream_storage.sqlite.backup import BackupManifest
@@ -60,19 +59,11 @@ def backup(
         manifests = back_up_all(Path(config.data_dir), target, now_us=now_us, check=verify, progress=progress)
     seconds = time.monotonic() - started_s
     held = _held(manifests)
-    report = {
-        "backup": str(target),
-        "data_dir": config.data_dir,
-        "databases": len(manifests),
-        "streams": held.streams,
-        "messages": held.messages,
-        "bytes": held.data_bytes,
-        "database_bytes": sum(each.database_bytes for each in manifests),
-        "sha256": manifests[0].sha256 if len(manifests) == 1 else None,
-        "created_us": now_us,
-        "verified": verify,
-        "seconds": round(seconds, 6),
-    }
+    report: dict[str, Any] = {"backup": str(target), "data_dir": config.data_dir, "databases": len(manifests)}
+    report |= {"streams": held.streams, "messages": held.messages, "bytes": held.data_bytes}
+    report["database_bytes"] = sum(each.database_bytes for each in manifests)
+    report["sha256"] = manifests[0].sha256 if len(manifests) == 1 else None
+    report |= {"created_us": now_us, "verified": verify, "seconds": round(seconds, 6)}
     counts = _counts(held) + (f" of {len(manifests)} workers" if len(manifests) > 1 else "")
     say(report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
 
@@ -116,34 +107,23 @@ def restore(
             held, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
         else:
             raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
-    report = {
+    report: dict[str, Any] = {
         "backup": None if source is None else str(source),
         "file": None if file is None else str(file),
         "data_dir": as_given,
-        "streams": held.streams,
-        "messages": held.messages,
-        "bytes": held.data_bytes,
-        "created_us": held.created_us,
-        "newest_us": held.newest_us,
-        "verified": verify or file is not None,
-        "dry_run": dry_run,
-        "replaced": present.found,
-        "replaced_streams": present.streams,
-        "replaced_messages": present.messages,
     }
+    report |= {"streams": held.streams, "messages": held.messages, "bytes": held.data_bytes}
+    report |= {"created_us": held.created_us, "newest_us": held.newest_us}
+    report |= {"verified": verify or file is not None, "dry_run": dry_run, "replaced": present.found}
+    report |= {"replaced_streams": present.streams, "replaced_messages": present.messages}
     text = f"{_counts(held)} {'would be restored' if dry_run else 'restored'} to {as_given}"
     text += ", verified" if report["verified"] else ""
-    say(report, text + _newest_and_replaced(held, present))
-
-
-def _newest_and_replaced(held: FileContents, present: Present) -> str:
-    text = ""
     if held.newest_us is not None:
-        text = f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
-    if not present.found:
-        return text
-    is_known = present.streams is not None and present.messages is not None
-    return f"{text}, in place of {_counts(present) if is_known else 'a database that cannot be read'}"
+        text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
+    if present.found:
+        is_known = present.streams is not None and present.messages is not None
+        text += f", in place of {_counts(present) if is_known else 'a database that cannot be read'}"
+    say(report, text)
 
 
 def _counts(of: FileContents | Present) -> str:
@@ -172,47 +152,34 @@ def verify(data_dir: DataDirOption = None) -> None:
     """
     config = load_config({"data_dir": data_dir})
     folders = database_folders(Path(config.data_dir))
-    problems = _small_problems(config, folders.values())
-    problem_count, streams, messages, size_bytes = len(problems), 0, 0, 0
+    # The files beside the databases come first.
+    findings = [check(config) for check in (check_tokens, check_identities, check_audit)]
+    problems = [each.text for each in findings if each.status == "wrong"]
+    problems += filter(None, map(find_problem, folders.values()))
+    problem_count, reports = len(problems), list[VerifyReport]()
     with progress_shown() as progress:
         for name, folder in folders.items():
             prefix = f"{name}: " if name else ""
             try:
-                result = _verified(folder, partial(progress, f"{prefix}verifying"))
+                found = _verified(folder, partial(progress, f"{prefix}verifying"))
             except StorageError as error:
                 # The databases of the other workers are verified nevertheless.
                 if not name:
                     raise
                 problems.append(f"{prefix}{error}")
                 problem_count += 1
-                continue
-            problems += [f"{prefix}{each}" for each in result.problems]
-            problem_count += result.problem_count
-            streams += result.streams
-            messages += result.messages
-            size_bytes += result.size_bytes
-    report = {
-        "ok": not problem_count,
-        "streams": streams,
-        "messages": messages,
-        "bytes": size_bytes,
-        "problems": problems,
-        "problem_count": problem_count,
-    }
-    held = ", ".join(
-        counted(number, noun) for number, noun in ((streams, "stream"), (messages, "message"), (size_bytes, "byte"))
-    )
-    verdict = "all as it should be" if not problem_count else counted(problem_count, "problem")
-    say(report, [*problems, f"{held}: {verdict}"])
+            else:
+                reports.append(found)
+                problems += [f"{prefix}{each}" for each in found.problems]
+                problem_count += found.problem_count
+    streams, messages = sum(each.streams for each in reports), sum(each.messages for each in reports)
+    size_bytes = sum(each.size_bytes for each in reports)
+    report = {"ok": not problem_count, "streams": streams, "messages": messages, "bytes": size_bytes}
+    held = f"{counted(streams, 'stream')}, {counted(messages, 'message')}, {counted(size_bytes, 'byte')}"
+    verdict = counted(problem_count, "problem") if problem_count else "all as it should be"
+    say({**report, "problems": problems, "problem_count": problem_count}, [*problems, f"{held}: {verdict}"])
     if problem_count:
         raise typer.Exit(1)
-
-
-def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns the mistakes in the files beside the databases. folders: where the databases are."""
-    checks = (check_tokens, check_identities, check_audit)
-    found = [each.text for each in (check(config) for check in checks) if each.status == "wrong"]
-    return [*found, *filter(None, map(find_problem, folders))]
 
 
 def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
@@ -233,18 +200,14 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: 
     """
     in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
     findings = examine(in_force)
-    by_status = {status: sum(each.status == status for each in findings) for status in ("wrong", "warning")}
-    report: dict[str, Any] = {
-        "ok": not by_status["wrong"],
-        "findings": msgspec.to_builtins(findings),
-        "settings": msgspec.to_builtins(settings),
-    }
+    wrong, warnings = (sum(each.status == status for each in findings) for status in ("wrong", "warning"))
+    report = {"ok": not wrong, **msgspec.to_builtins({"findings": findings, "settings": settings})}
     lines = list(columns([(each.status, each.check, each.text) for each in findings]))
     changed = [f"{each.name}={each.value} ({each.where})" for each in settings if each.origin != "default"]
     lines.append(f"settings that are not defaults: {', '.join(changed) or 'none'}")
-    lines.append(f"{by_status['wrong'] or 'nothing'} wrong, {counted(by_status['warning'], 'warning')}")
+    lines.append(f"{wrong or 'nothing'} wrong, {counted(warnings, 'warning')}")
     say(report, lines)
-    if by_status["wrong"]:
+    if wrong:
         raise typer.Exit(1)
 
 
@@ -275,14 +238,8 @@ def repair(
         if yes:
             plan, kept = do_repair(directory, accept_loss=accept_loss)
             done = True
-    report = {
-        "data_dir": str(directory),
-        "needed": plan.needed,
-        "lossless": plan.lossless,
-        "done": done,
-        "kept": None if kept is None else str(kept),
-        **msgspec.to_builtins(plan),
-    }
+    report = {"data_dir": str(directory), "needed": plan.needed, "lossless": plan.lossless, "done": done}
+    report |= {"kept": None if kept is None else str(kept), **msgspec.to_builtins(plan)}
     say(report, [*_lines(plan, done=done), _outcome(plan, done, kept, accept_loss)])
     if plan.needed and not done:
         raise typer.Exit(1)

@@ -53,9 +53,9 @@ async def add(
     Example: stream-node mirror add orders --from 10.0.0.5:4000
     """
     answer = await _ask(client, "ADD", stream, source=source, source_name=source_name or "", force=force)
-    report = {"stream": stream, "source": source, "partitions": len(answer.mirrors)}
-    of = f"{source_name or stream} at {source}"
-    say(report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
+    count, of = len(answer.mirrors), f"{source_name or stream} at {source}"
+    report = {"stream": stream, "source": source, "partitions": count}
+    say(report, f"{stream} follows {of}, with {counted(count, 'partition')}")
 
 
 async def status(client: StreamClient, stream: Annotated[str, typer.Argument(), "Only this stream."] = "") -> None:
@@ -117,9 +117,8 @@ async def remove(client: StreamClient, stream: StreamArgument) -> None:
 
     Example: stream-node mirror remove orders
     """
-    answer = await _ask(client, "REMOVE", stream)
-    report = {"stream": stream, "partitions": len(answer.mirrors)}
-    say(report, f"{stream} follows nobody now, and takes pushes")
+    count = len((await _ask(client, "REMOVE", stream)).mirrors)
+    say({"stream": stream, "partitions": count}, f"{stream} follows nobody now, and takes pushes")
 
 
 async def _ask(client: StreamClient, action: str, stream: str, **fields: Any) -> MirrorResponse:

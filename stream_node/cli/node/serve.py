@@ -193,17 +193,6 @@ async def _obey_signals(
     import trio
 
     had_terminal = has_terminal()
-    with trio.open_signal_receiver(*obeyed_signals()) as signals:
-        task_status.started()
-        async for number in signals:
-            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
-            if number == signal.SIGHUP and has_terminal() == had_terminal and can_reload():
-                nursery.start_soon(reload)
-            else:
-                stop()
-
-
-def obeyed_signals() -> list[signal.Signals]:
     obeyed = [signal.SIGTERM, signal.SIGINT]
     # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
     # ignores SIGHUP, and must keep ignoring it. To a node without a terminal, a service manager sends SIGHUP to make it
@@ -217,7 +206,14 @@ def obeyed_signals() -> list[signal.Signals]:
             "hang_up_ignored",
             reason="the node was started with SIGHUP ignored, as nohup does: it reads its files again at a start only",
         )
-    return obeyed
+    with trio.open_signal_receiver(*obeyed) as signals:
+        task_status.started()
+        async for number in signals:
+            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
+            if number == signal.SIGHUP and has_terminal() == had_terminal and can_reload():
+                nursery.start_soon(reload)
+            else:
+                stop()
 
 
 def has_terminal() -> bool:

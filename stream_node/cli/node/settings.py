@@ -49,7 +49,6 @@ if TYPE_CHECKING or RUNS:
     )
     from stream_node.node.config import FIELDS, Config, ConfigError, shown, without_effect
 
-STREAM_SERVICE = "stream_service"
 NameArgument = Annotated[str, typer.Argument(), "The name of the context."]
 
 
@@ -139,14 +138,19 @@ def add(
     target = Target(
         address=address,
         via=tuple(via or ()),
-        service=services.service or STREAM_SERVICE,
+        service=services.service or "stream_service",
         index_service=services.index_service,
         framing=services.framing or "head",
         tls=tls_options.make(),
-        peer=_check_peer(channel.peer),
+        peer=channel.peer,
         identity=None if channel.identity is None else os.path.abspath(channel.identity),
         channel_listener=channel.channel_listener,
     )
+    if channel.peer is not None:
+        from ockam.identity.channel.identity_history import parse_identifier
+
+        for text in channel.peer.split(","):
+            parse_identifier(text.strip())
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     # The context holds no secret: it names the file of its token.
     token = _keep_token(name, token_file)
@@ -201,15 +205,6 @@ def remove(name: NameArgument) -> None:
     say({"removed": name, "current": contexts.current}, f"{name} is removed")
 
 
-def _check_peer(peer: str | None) -> str | None:
-    if peer is not None:
-        from ockam.identity.channel.identity_history import parse_identifier
-
-        for text in peer.split(","):
-            parse_identifier(text.strip())
-    return peer
-
-
 def _kept_token_file(context: str) -> Path:
     """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
     # A context may have any name, and a file may not.
@@ -249,13 +244,11 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    words = [target.address, *target.via]
-    words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
-    words += [] if target.index_service is None else [f"index_service={target.index_service}"]
-    words += [] if target.framing == "head" else [f"framing={target.framing}"]
-    words += [] if target.token_file is None else ["token"]
-    words += [] if target.peer is None else ["secure channel"]
-    return " ".join(words if target.tls is None else [*words, "tls"])
+    usual = Target(target.address)
+    parts = ("service", "index_service", "framing")
+    words = [f"{part}={getattr(target, part)}" for part in parts if getattr(target, part) != getattr(usual, part)]
+    proofs = {"token": target.token_file, "secure channel": target.peer, "tls": target.tls}
+    return " ".join([target.address, *target.via, *words, *(name for name, each in proofs.items() if each is not None)])
 
 
 def _without_tokens(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -92,8 +93,13 @@ def status(
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were reported, so there may be no node at all.
             levels.append(3)
-        workers = [] if checks else await _own_workers(client)
-        say(_report(view, found, workers), [*_lines(view, found), *_worker_lines(workers)])
+        workers: list[OwnWorker] = []
+        # If the node does not tell them, the notes of the report say why.
+        with suppress(ClientError, CommandFailed):
+            if not checks:
+                answer = await ask_newer(client, ADDRESS, OWN_WORKERS, OwnWorkersRequest(0), "tell its own workers")
+                workers = answer.workers
+        say(_report(view, found, workers), _lines(view, found, workers))
 
     with_client(run, node)
     if any(levels):
@@ -181,22 +187,6 @@ async def _find_troubles(client: StreamClient) -> list[CheckResult]:
     return [*found, CheckResult(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
 
 
-async def _own_workers(client: StreamClient) -> list[OwnWorker]:
-    try:
-        return (await ask_newer(client, ADDRESS, OWN_WORKERS, OwnWorkersRequest(0), "tell its own workers")).workers
-    except (ClientError, CommandFailed):
-        # The notes of the report say why the node does not tell how it stands.
-        return []
-
-
-def _worker_lines(workers: list[OwnWorker]) -> list[str]:
-    rows = [("worker", "class", "state", "process", "waiting", "restarts", "ended last because")]
-    for each in workers:
-        place = "  " * each.depth + each.address, each.kind, each.state, each.process
-        rows.append((*place, f"{each.waiting:,}", f"{each.restarts:,}", each.reason))
-    return [*columns(rows, right=frozenset({4, 5}))] if workers else []
-
-
 def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -> dict[str, Any]:
     return {
         "version": view.version,
@@ -214,7 +204,7 @@ def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -
     }
 
 
-def _lines(view: TopView, found: list[CheckResult]) -> list[str]:
+def _lines(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -> list[str]:
     if found:
         worst_first = sorted(found, key=lambda each: -RANKS[each.level])
         # A bar begins the performance data, and a name may contain bars.
@@ -227,8 +217,13 @@ def _lines(view: TopView, found: list[CheckResult]) -> list[str]:
     rows = [("consumer", "stream", "lag", "last progress")]
     rows += [(each.client, each.stream, f"{each.lag:,}", time_text(each.saved_us)) for each in shown]
     lines += columns(rows, right=frozenset({2})) if shown else []
-    left_out = len(view.consumers) - len(shown)
-    return [*lines, f"and {left_out:,} more consumers; --json has all"] if left_out else lines
+    if left_out := len(view.consumers) - len(shown):
+        lines.append(f"and {left_out:,} more consumers; --json has all")
+    table = [("worker", "class", "state", "process", "waiting", "restarts", "ended last because")]
+    for worker in workers:
+        place = "  " * worker.depth + worker.address, worker.kind, worker.state, worker.process
+        table.append((*place, f"{worker.waiting:,}", f"{worker.restarts:,}", worker.reason))
+    return [*lines, *columns(table, right=frozenset({4, 5}))] if workers else lines
 
 
 def _worst_first(view: TopView) -> list[ConsumerRate]:
