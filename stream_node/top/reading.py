@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from time import monotonic
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -162,19 +163,15 @@ async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer 
         info = infos.get((position.stream_name, position.partition))
         if info is None or max(position.index, info.first_index) >= info.next_index:
             continue
-        since_us = max(position.saved_us, await _first_unread_us(client, position))
-        if found is None or (now_us - since_us) / 1e6 > found.silent_s:
-            found = SilentConsumer(position.client_id, position.stream_name, (now_us - since_us) / 1e6)
+        since_us = position.saved_us
+        with suppress(ClientError):
+            stream = (await client.get_stream(position.stream_name)).get_partition(position.partition)
+            for first_unread in (await stream.pull_page(FromIndex(position.index), 1)).messages:
+                since_us = max(since_us, first_unread.time_us)
+        silent_s = (now_us - since_us) / 1e6
+        if found is None or silent_s > found.silent_s:
+            found = SilentConsumer(position.client_id, position.stream_name, silent_s)
     return found
-
-
-async def _first_unread_us(client: StreamClient, position: SavedPosition) -> int:
-    try:
-        stream = (await client.get_stream(position.stream_name)).get_partition(position.partition)
-        page = await stream.pull_page(FromIndex(position.index), 1)
-    except ClientError:
-        return 0
-    return page.messages[0].time_us if page.messages else 0
 
 
 SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
@@ -243,10 +240,7 @@ class TopView(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-STATUS_FIELDS = (
-    *("now_us", "version", "schema_version", "connections", "waiting", "failed", "refused", "memory_bytes"),
-    *("free_disk_bytes", "refusing_pushes", "write_failure"),
-)
+STATUS_FIELDS = frozenset(TopView.__struct_fields__) & frozenset(NodeStatus.__struct_fields__)
 """The fields that a view copies from the status of the node. They are None without a status."""
 
 
@@ -308,11 +302,8 @@ def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeR
 
 def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: dict[str, int]) -> list[StreamRate]:
     # A stream that was deleted and made again has another time of creation, and no rate.
-    ends = (
-        {(each.stream_name, each.partition, each.created_us): each.next_index for each in before.streams}
-        if before
-        else {}
-    )
+    earlier = before.streams if before else ()
+    ends = {(each.stream_name, each.partition, each.created_us): each.next_index for each in earlier}
     rows: dict[str, list[StreamInfo]] = {}
     for each in now.streams:
         rows.setdefault(each.stream_name, []).append(each)
@@ -338,9 +329,8 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
 def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> list[ConsumerRate]:
     ends = {(each.stream_name, each.partition): each.next_index for each in now.streams}
     unread = count_unread(now.positions, now.streams)
-    earlier = (
-        {(each.client_id, each.stream_name, each.partition): each.index for each in before.positions} if before else {}
-    )
+    before_positions = before.positions if before else ()
+    earlier = {(each.client_id, each.stream_name, each.partition): each.index for each in before_positions}
     rows: dict[tuple[str, str], list[tuple[float | None, int, str | None]]] = {}
     beyond_end: set[tuple[str, str]] = set()
     for each in now.positions:

@@ -1,4 +1,4 @@
-"""Draws a view of a node with Rich, once or again and again (`LiveTop`). A narrow terminal gets fewer columns, and a
+"""Draws a view of a node with Rich, once or again and again (`show_live`). A narrow terminal gets fewer columns, and a
 low one fewer rows. Names come from peers, so they are made printable and are never read as markup."""
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ def draw(
     lines += [("warning", note) for note in view.notes]
     if problem is not None:
         lines.append(("problem", problem))
-    texts = [_line(kind, text, width) for kind, text in lines]
+    styles = {"plain": "", "warning": "yellow", "problem": "bold red"}
+    texts = [Text(printable(text), style=styles[kind], no_wrap=True) for kind, text in lines]
+    for each in texts:
+        each.truncate(max(1, width), overflow="ellipsis")
     streams_max, consumers_max = _rows(view, None if height is None else height - len(texts))
-    parts: list[RenderableType] = [*texts, Text("")]
-    parts.append(_table(STREAM_COLUMNS, view.streams, view, width, streams_max, "no streams"))
-    parts.append(Text(""))
-    parts.append(_table(CONSUMER_COLUMNS, view.consumers, view, width, consumers_max, "no consumers"))
-    return Group(*parts)
+    streams = _table(STREAM_COLUMNS, view.streams, view, width, streams_max, "no streams")
+    consumers = _table(CONSUMER_COLUMNS, view.consumers, view, width, consumers_max, "no consumers")
+    return Group(*texts, Text(""), streams, Text(""), consumers)
 
 
 def head_lines(view: TopView, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
@@ -191,80 +192,55 @@ def _table(
     return Group(table, Text(f"and {left_out:,} more", style="dim")) if left_out else table
 
 
-def _line(kind: Kind, text: str, width: int) -> Text:
-    line = Text(printable(text), style={"plain": "", "warning": "yellow", "problem": "bold red"}[kind], no_wrap=True)
-    line.truncate(max(1, width), overflow="ellipsis")
-    return line
-
-
 QUIT, SORT = b"qQ\x04", b"sS"
 """The keys that end the view (also Ctrl-D), and those that change the order."""
 
 
-class LiveTop:
-    def __init__(self, reader: NodeReader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
-        self._reader = reader
-        self._node = node
-        self._interval_s = interval_s
-        self._sort: SortKey = sort
-        self._console = console
-        self._before: Reading | None = None
-        self._now: Reading | None = None
-        self._problem: str | None = None
+async def show_live(reader: NodeReader, node: str, interval_s: float, sort: SortKey, console: Console) -> None:
+    """Draws until a key ends the view. A node that is lost later is drawn as it was, with the reason, until it is
+    back. Raises a ClientError if the first reading fails."""
+    before: Reading | None = None
+    now = await reader.read()
+    problem: str | None = None
 
-    async def run(self) -> None:
-        """Draws until a key ends the view. A node that is lost later is drawn as it was, with the reason, until it is
-        back. Raises a ClientError if the first reading fails."""
-        self._now = await self._reader.read()
-        with _keys_at_once() as has_keys, Live(console=self._console, screen=True, auto_refresh=False) as live:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read_on, live)
-                if has_keys:
-                    await self._obey_keys(live)
-                    nursery.cancel_scope.cancel()
-
-    async def _read_on(self, live: Live) -> None:
-        self._draw(live)
-        while True:
-            await trio.sleep(self._interval_s)
-            try:
-                found = await self._reader.read()
-                self._before, self._now, self._problem = self._now, found, None
-            except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
-                self._problem = f"the node is gone, and this is how it was: {error}"
-            except ClientError as error:
-                self._problem = str(error)
-            self._draw(live)
-
-    async def _obey_keys(self, live: Live) -> None:
-        """Returns at a key that ends the view, or at the end of the input."""
-        while True:
-            await trio.lowlevel.wait_readable(sys.stdin)
-            pressed = os.read(sys.stdin.fileno(), 64)
-            if not pressed or any(key in QUIT for key in pressed):
-                return
-            if any(key in SORT for key in pressed):
-                self._sort = SORT_KEYS[(SORT_KEYS.index(self._sort) + 1) % len(SORT_KEYS)]
-                self._draw(live)
-
-    def _draw(self, live: Live) -> None:
-        assert self._now is not None
-        width, height = self._console.size
-        view = make_view(self._before, self._now, self._sort)
+    def redraw() -> None:
+        width, height = console.size
         # The last line shows the keys, so the view gets one line less.
-        drawn = draw(view, self._node, self._sort, width, height - 1, self._problem)
-        live.update(_with_keys(drawn, self._console, height), refresh=True)
+        with console.capture() as capture:
+            console.print(draw(make_view(before, now, sort), node, sort, width, height - 1, problem))
+        lines = list(Text.from_ansi(capture.get()).split("\n"))
+        while lines and not lines[-1].plain:
+            lines.pop()
+        shown = lines[: height - 1]
+        shown += (Text("") for _ in range(height - 1 - len(shown)))
+        live.update(Text("\n").join([*shown, Text("q quit  s sort", style="dim")]), refresh=True)
 
+    async def read_on() -> None:
+        nonlocal before, now, problem
+        redraw()
+        while True:
+            await trio.sleep(interval_s)
+            try:
+                before, now, problem = now, await reader.read(), None
+            except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
+                problem = f"the node is gone, and this is how it was: {error}"
+            except ClientError as error:
+                problem = str(error)
+            redraw()
 
-def _with_keys(drawn: RenderableType, console: Console, height: int) -> Text:
-    with console.capture() as capture:
-        console.print(drawn)
-    lines = list(Text.from_ansi(capture.get()).split("\n"))
-    while lines and not lines[-1].plain:
-        lines.pop()
-    shown = lines[: height - 1]
-    blank = [Text("") for _ in range(height - 1 - len(shown))]
-    return Text("\n").join([*shown, *blank, Text("q quit  s sort", style="dim")])
+    with _keys_at_once() as has_keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_on)
+            # The end of the input ends the view, too.
+            while has_keys:
+                await trio.lowlevel.wait_readable(sys.stdin)
+                pressed = os.read(sys.stdin.fileno(), 64)
+                if not pressed or any(key in QUIT for key in pressed):
+                    nursery.cancel_scope.cancel()
+                    break
+                if any(key in SORT for key in pressed):
+                    sort = SORT_KEYS[(SORT_KEYS.index(sort) + 1) % len(SORT_KEYS)]
+                    redraw()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING or RUNS:
     from rich.console import Console
 
     from stream_node.top.reading import NodeReader, make_view
-    from stream_node.top.screen import LiveTop, draw
+    from stream_node.top.screen import draw, show_live
 
 PIPE_COLUMNS = 120
 """The width of the text of --once if stdout is no terminal and COLUMNS does not set another one."""
@@ -52,7 +52,7 @@ def top(
         async with open_client(target, lambda _: None) as client:
             reader = NodeReader(client, prefix)
             if not (once or AS_JSON.get()):
-                return await LiveTop(reader, address, interval, sort, Console()).run()
+                return await show_live(reader, address, interval, sort, Console())
             before = await reader.read()
             while True:
                 await trio.sleep(interval)
