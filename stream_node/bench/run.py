@@ -181,8 +181,7 @@ class Latency(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, times_us: Sequence[float]) -> Latency:
         ordered = sorted(times_us)
-        p50, p90, p99, p999 = (percentile(ordered, per_mille) for per_mille in (500, 900, 990, 999))
-        return cls(timed=len(ordered), p50=p50, p90=p90, p99=p99, p999=p999, max=ordered[-1])
+        return cls(len(ordered), *(percentile(ordered, per_mille) for per_mille in (500, 900, 990, 999, 1_000)))
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,10 +229,7 @@ async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callab
     rate = timed.messages / timed.seconds
     return Result(
         work=work,
-        messages=timed.messages,
-        size_bytes=load.size_bytes,
-        clients=load.clients,
-        window=load.window,
+        **msgspec.structs.asdict(load) | {"messages": timed.messages},
         seconds=timed.seconds,
         messages_per_second=rate,
         bytes_per_second=rate * load.size_bytes,
@@ -260,16 +256,15 @@ async def _own_stream(client: StreamClient, name: str, tell: Callable[[str], Non
     try:
         yield stream
     finally:
-        why = f"no answer within {REMOVAL_TIMEOUT_S:g} s"
+        why: str | None = f"no answer within {REMOVAL_TIMEOUT_S:g} s"
         # This is shielded, so that an interrupted run also deletes its stream.
-        with trio.move_on_after(REMOVAL_TIMEOUT_S, shield=True) as removal:
+        with trio.move_on_after(REMOVAL_TIMEOUT_S, shield=True):
             try:
                 await stream.delete()
+                why = None
             except ClientError as error:
                 why = str(error)
-            else:
-                why = ""
-        if removal.cancelled_caught or why:
+        if why is not None:
             tell(f"the stream {name} is still on the node ({why}); to remove it: stream-node stream delete {name}")
 
 

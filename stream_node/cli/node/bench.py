@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -134,22 +135,20 @@ def _measure(work: Work, node: NodeOptions, **load: int) -> None:
 
 
 def _about(result: Result) -> str:
-    each = f"of {counted(result.size_bytes, 'byte')}"
-    words = {
-        "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",
-        "pull": f"{counted(result.clients, 'reader')}, {result.window:,} a page",
-        "latency": f"{counted(result.clients, 'publisher')}, each push confirmed before the next",
-        "fanout": f"{counted(result.clients, 'consumer')}, window {result.window:,}",
-    }
+    noun, rest = {
+        "push": ("publisher", f"window {result.window:,}"),
+        "pull": ("reader", f"{result.window:,} a page"),
+        "latency": ("publisher", "each push confirmed before the next"),
+        "fanout": ("consumer", f"window {result.window:,}"),
+    }[result.work]
     messages = f"{result.messages:,} deliveries" if result.work == "fanout" else counted(result.messages, "message")
-    return f"{messages} {each}, {words[result.work]}"
+    return f"{messages} of {counted(result.size_bytes, 'byte')}, {counted(result.clients, noun)}, {rest}"
 
 
-def _table(result: Result) -> list[str]:
-    times = result.latency_us
+def _table(result: Result) -> Iterator[str]:
     figures = [f"{result.messages_per_second:,.0f}", f"{result.bytes_per_second / 1e6:,.1f}", f"{result.seconds:,.2f}"]
-    figures += [_time(time_us) for time_us in (times.p50, times.p90, times.p99, times.p999, times.max)]
-    return list(columns([HEAD, figures], right=frozenset(range(len(HEAD)))))
+    figures += map(_time, msgspec.structs.astuple(result.latency_us)[1:])
+    return columns([HEAD, figures], right=frozenset(range(len(HEAD))))
 
 
 def _time(time_us: float) -> str:
