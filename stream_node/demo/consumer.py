@@ -11,13 +11,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import trio
 
 from ockam.actors.address import tcp
-from stream_client import Consumer, SavedIndexes, Stream, connect
+from stream_client import connect
 
 RECORDS = msgspec.json.Decoder(tuple[int, int, bytes])
 
@@ -27,19 +26,12 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
         # A consumer that was killed may have left an incomplete record at the end.
         out.seek(0)
         out.truncate(out.read().rfind(b"\n") + 1)
-        async with connect(node, via=(tcp(via),)) as client, trio.open_nursery() as nursery:
+        async with connect(node, via=(tcp(via),)) as client:
             stream = await client.create_partitioned(name, max(partitions) + 1)
-            positions = SavedIndexes(client, client_id)
-            for partition in partitions:
-                nursery.start_soon(_consume_one, stream.partitions[partition], positions, out)
-
-
-async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Consumes a partition. Flushes each message before its position is saved, so that a kill loses none."""
-    consumer = Consumer(stream, positions)
-    async for message in consumer.messages():
-        out.write(msgspec.json.encode((stream.partition, message.index, message.data)) + b"\n")
-        out.flush()
+            async for partition, message in stream.consumer(client_id, partitions=partitions).messages():
+                # Each message is flushed before its position is saved, so that a kill loses none.
+                out.write(msgspec.json.encode((partition, message.index, message.data)) + b"\n")
+                out.flush()
 
 
 class ConsumerProcesses:

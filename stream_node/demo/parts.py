@@ -78,8 +78,7 @@ def run_blocks(directory: Path) -> DemoBlocks:
     broken = check([block.items for block in chain], received)
     if real:
         with NodeProcess(directory / "real-blocks") as node:
-            from_files = trio.run(_publish_real, node.address, real)
-        broken += check(real, from_files)
+            broken += check(real, trio.run(_publish_real, node.address, real))
     size_bytes = sum(len(item) for items in [*(block.items for block in chain), *real] for item in items)
     seconds = time.monotonic() - started_s
     return DemoBlocks(len(chain), len(received), len(real), size_bytes, seconds, tuple(broken))
@@ -180,12 +179,8 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
     }
     for name, may in RULES:
         add_rule(rules, make_rule(f"{name} of secrets", [f"certificate:{name}"], may, [], ["secret."]))
-    settings = {
-        "tls_certificate": node_certificate,
-        "tls_certificate_key": node_certificate.with_suffix(".key"),
-        "tls_client_ca": ca,
-        "access_rules": rules,
-    }
+    settings = {"tls_client_ca": ca, "access_rules": rules}
+    settings |= {"tls_certificate": node_certificate, "tls_certificate_key": node_certificate.with_suffix(".key")}
     environment = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
     # A real node with these settings, used over TLS.
     with NodeProcess(data_dir, environment=environment) as node:
@@ -303,11 +298,10 @@ def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, byt
     for index, data in pushes:
         if stored.get(index) != data:
             broken.append(f"partition {partition} index {index}: confirmed, but not stored as pushed")
-    indexes = [index for index, _ in pushes]
-    if any(later <= earlier for earlier, later in pairwise(indexes)):
+    if any(later <= earlier for (earlier, _), (later, _) in pairwise(pushes)):
         broken.append(f"partition {partition}: confirmed out of order")
-    pushed = {data for _, data in pushes}
-    strangers = [index for index in stored.keys() - set(indexes) if stored[index] not in pushed]
+    indexes, pushed = {index for index, _ in pushes}, {data for _, data in pushes}
+    strangers = [index for index in stored.keys() - indexes if stored[index] not in pushed]
     if strangers:
         broken.append(f"partition {partition}: {len(strangers)} stored messages that nobody pushed")
     if stored and sorted(stored) != list(range(min(stored), max(stored) + 1)):

@@ -30,7 +30,7 @@ import msgspec
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from stream_client import PartitionedStream, Push, Stream, connect
 from stream_node.demo.consumer import ConsumerProcesses
@@ -106,14 +106,8 @@ class Demo:
         self._about_to_kill = trio.Event()
         self._held_back = 0
         self._under_way = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._progress = Progress(*shown, console=console, transient=True)
         self._task = self._progress.add_task("pushing", total=len(lines))
         self.steps: list[DemoStep] = []
 
@@ -123,9 +117,8 @@ class Demo:
             allow = ("--allow-forward", store.address)
             with NodeProcess(self._directory / "door", arguments=allow) as door:
                 say(f"the store is at {store.address}; the door, at {door.address}, leads to it")
-                with ConsumerProcesses(
-                    self._directory, door.address, store.address, STREAM, PARTITIONS_OF
-                ) as consumers:
+                places = door.address, store.address
+                with ConsumerProcesses(self._directory, *places, STREAM, PARTITIONS_OF) as consumers:
                     trio.run(self._push_and_read, store, consumers)
                 if self._with_export:
                     self._export(store)
@@ -183,7 +176,15 @@ class Demo:
         consumers.start("reader-2")
         say("killed reader-2 (SIGKILL) and started it again; it resumes from its saved index")
         await self._wait_confirmed(KILL_STORE_AT)
-        self._under_way = await self._wait_under_way()
+        # The remaining lines are pushed now, and the store is killed once some of them are under way.
+        self._about_to_kill.set()
+        while not (under_way := self._unconfirmed()):
+            if sum(map(len, self._pushes)) == len(self._lines):
+                raise DemoFailed(
+                    "everything was confirmed before the store could be killed; name a folder with more text"
+                )
+            await trio.lowlevel.checkpoint()
+        self._under_way = under_way
         store.kill()
         killed_s = time.monotonic()
         confirmed = sum(map(len, self._pushes)) - self._under_way
@@ -211,17 +212,6 @@ class Demo:
                 return
             await trio.sleep(0.01)
 
-    async def _wait_under_way(self) -> int:
-        """Lets the remaining lines be pushed. Returns how many are unconfirmed, once some are under way."""
-        self._about_to_kill.set()
-        while not (under_way := self._unconfirmed()):
-            if sum(map(len, self._pushes)) == len(self._lines):
-                raise DemoFailed(
-                    "everything was confirmed before the store could be killed; name a folder with more text"
-                )
-            await trio.lowlevel.checkpoint()
-        return under_way
-
     def _unconfirmed(self) -> int:
         return sum(stream.unconfirmed for stream in self._streams)
 
@@ -243,16 +233,14 @@ class Demo:
     def _export(self, store: NodeProcess) -> None:
         with self._console.status("exporting with Spark"):
             self.exported = exported = export(self._directory / "lake", store.address, STREAM)
-        if isinstance(exported, DemoExport):
-            self.steps.append(
-                DemoStep("exported by Spark to Parquet", exported.rows, exported.data_bytes, exported.seconds)
-            )
-            self._console.print(
-                f"killed Spark's exporter (SIGKILL) when the table had {exported.rows_before_kill:,} rows; another one "
-                "exported the rest"
-            )
-            if exported.rows != self.proof.stored:
-                raise DemoFailed(f"{self.proof.stored} messages are stored, and {exported.rows} were exported")
+        if isinstance(exported, str):
+            return
+        what = "exported by Spark to Parquet"
+        self.steps.append(DemoStep(what, exported.rows, exported.data_bytes, exported.seconds))
+        before = f"when the table had {exported.rows_before_kill:,} rows"
+        self._console.print(f"killed Spark's exporter (SIGKILL) {before}; another one exported the rest")
+        if exported.rows != self.proof.stored:
+            raise DemoFailed(f"{self.proof.stored} messages are stored, and {exported.rows} were exported")
 
     def _add_step(self, what: str, seconds: float) -> None:
         self.steps.append(DemoStep(what, len(self._lines), self._size_bytes, seconds))
@@ -263,14 +251,11 @@ def _held_back(messages: int) -> int:
 
 
 def _print_report(console: Console, demo: Demo) -> None:
-    table = Table("what", "messages", "MB", "seconds", "messages/s", title="stream-node demo")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    numbers = (Column(name, justify="right") for name in ("messages", "MB", "seconds", "messages/s"))
+    table = Table("what", *numbers, title="stream-node demo")
     for step in demo.steps:
-        rate = step.messages / step.seconds
-        table.add_row(
-            step.what, f"{step.messages:,}", f"{step.size_bytes / 1e6:.1f}", f"{step.seconds:.2f}", f"{rate:,.0f}"
-        )
+        cells = f"{step.messages:,}", f"{step.size_bytes / 1e6:.1f}", f"{step.seconds:.2f}"
+        table.add_row(step.what, *cells, f"{step.messages / step.seconds:,.0f}")
     console.print(table)
     console.print(
         f"the reading has a pause in it: {demo.pause.restart_s:.1f} s for the store's restart, "
@@ -297,9 +282,7 @@ def _print_report(console: Console, demo: Demo) -> None:
         console.print(f"no export: {demo.exported}", highlight=False, markup=False)
         return
     console.print(f"\n{demo.exported.query}", highlight=False, markup=False)
-    answer = Table(*demo.exported.columns)
-    for column in answer.columns:
-        column.justify = "right"
+    answer = Table(*(Column(name, justify="right") for name in demo.exported.columns))
     for row in demo.exported.answer:
         answer.add_row(*(f"{value:,}" for value in row))
     console.print(answer)
@@ -327,8 +310,7 @@ def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[L
             continue
         if b"\0" in content[:1024]:
             continue
-        found = [Line(str(file).encode(), line[:LINE_BYTES_MAX]) for line in content.splitlines()]
-        lines += found
+        lines += (Line(str(file).encode(), line[:LINE_BYTES_MAX]) for line in content.splitlines())
         left -= len(content)
         if left <= 0:
             return lines
