@@ -72,7 +72,9 @@ class HostedNode:
         if not self._is_new:
             raise NodeNotRunning("a node has one block; make another node")
         self._is_new = False
-        host().start(self._run)
+        # The child of a fork has no thread of its parent, and gets one of its own.
+        self._token, nursery = _host(os.getpid())
+        self._token.run_sync_soon(nursery.start_soon, self._run)
         self._started.wait()
         if self._address is None:
             raise NodeNotStarted(f"the node did not start: {self._why}") from self._failure
@@ -80,7 +82,7 @@ class HostedNode:
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._address = None
-        host().call_soon(self.stopping.set)
+        self._token.run_sync_soon(self.stopping.set)
         self._ended.wait()
         # An error of the block goes first. It can be a consequence of the failure, which then shows in the log.
         if self._failure is not None and kind is None:
@@ -112,41 +114,24 @@ class HostedNode:
         return f"{error}\nits log:\n{self.log}" if self._log else str(error)
 
 
-class Host:
-    """A thread with one run of trio, in which each node is a task. It ends with the main thread of the program."""
+@cache
+def _host(_pid: int) -> tuple[trio.lowlevel.TrioToken, trio.Nursery]:
+    """Starts a thread with one run of trio, in which each node is a task. It ends with the main thread."""
+    started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
 
-    def __init__(self) -> None:
-        self._token: Future[trio.lowlevel.TrioToken] = Future()
-        threading.Thread(target=self._run, name="stream-node-testing").start()
-
-    def start(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Runs an async function as a task of this thread. The function raises nothing."""
-        token = self._token.result()
-        token.run_sync_soon(self._nursery.start_soon, function)
-
-    def call_soon(self, function: Callable[[], object]) -> None:
-        self._token.result().run_sync_soon(function)
-
-    def _run(self) -> None:
-        _is_of_nodes.set(True)
-        trio.run(self._main)
-
-    async def _main(self) -> None:
-        async with trio.open_nursery() as self._nursery:
-            self._token.set_result(trio.lowlevel.current_trio_token())
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            started.set_result((trio.lowlevel.current_trio_token(), nursery))
             # A program may end inside the block of a node, whose threads would keep the process from ending.
             await trio.to_thread.run_sync(threading.main_thread().join, abandon_on_cancel=True)
-            self._nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
+    def run() -> None:
+        _is_of_nodes.set(True)
+        trio.run(main)
 
-def host() -> Host:
-    """Returns the host of this process. The child of a fork has no thread of its parent, and gets a host of its own."""
-    return _host(os.getpid())
-
-
-@cache
-def _host(_pid: int) -> Host:
-    return Host()
+    threading.Thread(target=run, name="stream-node-testing").start()
+    return started.result()
 
 
 @contextmanager
