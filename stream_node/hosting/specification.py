@@ -37,9 +37,6 @@ RESERVED = (
     *("node_", "block_", "cluster", "stream_", "mirror", "secure_channel", "static_forward", "worker_"),
 )
 """The beginnings of addresses that belong to the node itself."""
-RIGHT_ATTRIBUTE = "right"
-DEFAULT_RIGHT = "route"
-RESTARTS_ATTRIBUTE = "restarts"
 _ADDRESS = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FORM = "write MODULE:CLASS@ADDRESS, such as my.module:Echo@echo"
 
@@ -88,8 +85,12 @@ def worker_text(address: str, value: Any) -> str:
     code = options.pop(CLASS_KEY, None)
     if not isinstance(code, str) or not code:
         raise ConfigError(f'worker: [workers] {address} has no class; write {address} = "MODULE:CLASS"')
-    query = urlencode({name: _value_text(each) for name, each in options.items()})
-    return f"{code}@{address}" + (f"?{query}" if query else "")
+    # A text that would be read as another value, such as "100", gets quotation marks.
+    texts = {
+        name: each if isinstance(each, str) and _value(each) == each else json.dumps(each, default=str)
+        for name, each in options.items()
+    }
+    return f"{code}@{address}" + (f"?{urlencode(texts)}" if texts else "")
 
 
 def load_workers(config: Config, of_program: Mapping[str, str | MakeWorker] | None = None) -> list[LoadedWorker]:
@@ -137,9 +138,18 @@ def _load(spec: WorkerSpec) -> LoadedWorker:
         raise ConfigError(f"worker: {what} at {spec.address} does not take these options: {error}") from error
     except ValueError:
         pass  # A class written in C has no signature that could be compared.
-    demand = None if hasattr(made, "demand") else _demand(getattr(made, RIGHT_ATTRIBUTE, DEFAULT_RIGHT), spec.address)
-    restarts = getattr(made, RESTARTS_ATTRIBUTE, ALWAYS)
-    return LoadedWorker(spec.address, lambda: made(**spec.options), demand, restarts)
+    demand = None
+    if not hasattr(made, "demand"):
+        # A class declares its right, with the name after a colon if it is not the address.
+        declared = getattr(made, "right", "route")
+        right, colon, name = str(declared).partition(":")
+        if right not in RIGHT_NAMES:
+            raise ConfigError(
+                f"worker: the class at {spec.address} declares the right {declared!r}, which is none; there are "
+                f"{', '.join(RIGHT_NAMES)}"
+            )
+        demand = Demand(RIGHT_NAMES[right], name if colon else spec.address)
+    return LoadedWorker(spec.address, lambda: made(**spec.options), demand, getattr(made, "restarts", ALWAYS))
 
 
 def _import(code: str) -> MakeWorker:
@@ -168,25 +178,9 @@ def _import(code: str) -> MakeWorker:
     return made
 
 
-def _demand(text: object, address: str) -> Demand:
-    """Returns the demand that a class declares: a right, with the name after a colon if it is not the address."""
-    right, colon, name = str(text).partition(":")
-    if right not in RIGHT_NAMES:
-        raise ConfigError(
-            f"worker: the class at {address} declares the right {text!r}, which is none; there are "
-            f"{', '.join(RIGHT_NAMES)}"
-        )
-    return Demand(RIGHT_NAMES[right], name if colon else address)
-
-
 def _value(text: str) -> Any:
     """Returns the value of an option: its text read as JSON, such as a number or `true`, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _value_text(value: Any) -> str:
-    # A text that would be read as another value, such as "100", gets quotation marks.
-    return value if isinstance(value, str) and _value(value) == value else json.dumps(value, default=str)
