@@ -155,14 +155,12 @@ def run(command: Callable[..., object]) -> int:
 def _name_extra(error: ModuleNotFoundError) -> Exception:
     """Returns an error that names the optional extra with the missing module; the same error if none has it."""
     extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
-    return (
-        error
-        if extra is None
-        else CommandFailed(
-            f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
-            f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
-            "wheel"
-        )
+    if extra is None:
+        return error
+    return CommandFailed(
+        f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
+        f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
+        "wheel"
     )
 
 

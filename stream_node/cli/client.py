@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,11 +50,14 @@ def with_client(run: Callable[[StreamClient], Awaitable[None]], node: NodeOption
     """Runs an async function with a client of the chosen node. waits: the command runs until it is stopped, and
     reports lost connections. Raises ContextError, InvalidAddress, ClientError."""
     target = node.target()
+    place = (target.address, *target.via)[-1]
+
+    def on_link(error: ClientError | None) -> None:
+        tell(f"{place} is back" if error is None else f"{place} is gone ({error}); waiting until it is back")
 
     async def main() -> None:
-        on_link = partial(_report_link, (target.address, *target.via)[-1]) if waits else None
         for believes_note in (True, False):
-            async with open_client(target, on_link, believes_note=believes_note) as client:
+            async with open_client(target, on_link if waits else None, believes_note=believes_note) as client:
                 try:
                     return await run(client)
                 except NotSupported:
@@ -142,10 +144,6 @@ async def check_contact(target: Target) -> None:
             raise
 
 
-def _report_link(node: str, error: ClientError | None) -> None:
-    tell(f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back")
-
-
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
     """Returns the partition to push to. Only partition 0 is created: with more partitions, keys would belong to
     other partitions than before. Raises StreamNotFound."""
@@ -192,14 +190,10 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
     if not chosen:
         there = [each.partition for each in found.partitions]
         noun = "partition" if len(there) == 1 else "partitions"
-        raise StreamNotFound(f"stream {name!r} has no partition {partition}: it has {noun} {_ranges(there)}")
+        *others, last = (f"{first} to {end}" if first < end else str(first) for first, end in ranges_of(there))
+        has = f"{', '.join(others)} and {last}" if others else last
+        raise StreamNotFound(f"stream {name!r} has no partition {partition}: it has {noun} {has}")
     return chosen
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Formats rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
-    texts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges_of(numbers)]
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
@@ -212,10 +206,7 @@ def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-FOLDER = "plain-services"
-
-
 def note_of(target: Target, service: str) -> Path:
     """Returns the path of the note about this stream service. The file exists if the service is plain."""
     place = "\n".join((target.address, *target.via, target.peer or "", service))
-    return Path(platformdirs.user_cache_dir(APPLICATION)) / FOLDER / sha256(place.encode()).hexdigest()
+    return Path(platformdirs.user_cache_dir(APPLICATION), "plain-services", sha256(place.encode()).hexdigest())

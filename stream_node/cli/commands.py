@@ -127,8 +127,7 @@ class CommandGroup(NamedTuple):
 
 
 def load_command(path: str) -> Command:
-    """Returns the function with this path below `stream_node.cli`. Only the modules of the commands that are
-    built are imported."""
+    """Returns the function with this path below `stream_node.cli`, and imports its module."""
     module, _, name = path.rpartition(".")
     command: Command = getattr(import_module(f"stream_node.cli.{module}"), name)
     return command
@@ -158,10 +157,11 @@ def _code_of(module: str) -> tuple[object, ...]:
     return constants
 
 
-def _of(module: str, names: str) -> dict[str, str]:
-    """Returns the paths of commands of one module. A function has the name of its command, unless it is a builtin."""
+def _of(module: str, names: str, begin: str = "") -> dict[str, str]:
+    """Returns the paths of commands of one module. A function has the name of its command, unless it is a builtin.
+    begin: the text before the name of each command in the name of its function."""
     functions = {"list": "list_all", "set": "set_to"}
-    return {name: f"{module}.{functions.get(name, name)}" for name in names.split()}
+    return {name: f"{module}.{begin}{functions.get(name, name)}" for name in names.split()}
 
 
 COMMANDS: dict[str, str] = {
@@ -180,11 +180,9 @@ GROUPS = (
     CommandGroup(
         "stream",
         "Create, copy, list, truncate and delete streams, and set their retention.",
-        {
-            "create": "streams.stream_admin.create",
-            "copy": "streams.stream_copy.copy",
-            **_of("streams.stream_admin", "list info delete truncate retention"),
-        },
+        _of("streams.stream_admin", "create")
+        | _of("streams.stream_copy", "copy")
+        | _of("streams.stream_admin", "list info delete truncate retention"),
     ),
     CommandGroup("index", "See and set the positions of consumers.", _of("streams.index_admin", "get set list")),
     CommandGroup(
@@ -213,7 +211,7 @@ GROUPS = (
     CommandGroup(
         "config",
         "Check and show a node's settings, and where each comes from.",
-        {"check": "node.settings.config_check", "show": "node.settings.config_show"},
+        _of("node.settings", "check show", "config_"),
     ),
     CommandGroup(
         "context",
@@ -224,11 +222,7 @@ GROUPS = (
     CommandGroup(
         "create",
         "Make an authority, or a certificate that it signs.",
-        {
-            "ca": "rights.identity.create_ca",
-            "server": "rights.identity.create_server",
-            "client": "rights.identity.create_client",
-        },
+        _of("rights.identity", "ca server client", "create_"),
         below="cert",
     ),
     CommandGroup("rule", "Say who may do what on a node.", _of("rights.rule", "add list remove check")),

@@ -152,8 +152,6 @@ class PartitionOptions(NamedTuple):
 
 
 class DirectoryOptions(NamedTuple):
-    """The settings of a node on this machine, running or not."""
-
     config: ConfigOption = None
     data_dir: DataDirOption = None
 

@@ -35,8 +35,7 @@ def say(report: Mapping[str, Any], text: str | Iterable[str]) -> None:
 
 def say_each(reports: Iterable[Mapping[str, Any]], text: str | Iterable[str]) -> None:
     if not AS_JSON.get():
-        say_text(text)
-        return
+        return say_text(text)
     for report in reports:
         say_json(report)
 
@@ -47,7 +46,7 @@ def say_text(text: str | Iterable[str]) -> None:
 
 
 def wants_json() -> bool:
-    """Whether this process was started with `--json`. Works also if its arguments cannot be parsed."""
+    """Whether this process was started with `--json`, also if its arguments cannot be parsed."""
     return "--json" in sys.argv
 
 
@@ -145,7 +144,10 @@ class ProgressLine:
     enabled: stderr is a terminal, the command is in the foreground, and nobody types its input."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
-        self.enabled = sys.stderr.isatty() and not input_is_typed and _has_the_terminal()
+        self.enabled = sys.stderr.isatty() and not input_is_typed
+        with suppress(OSError):
+            # A command in the background (`&`) would draw into other output.
+            self.enabled = self.enabled and os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
         self._what = ""
         self._began_s = self._drawn_s = time.monotonic()
 
@@ -200,13 +202,6 @@ def _time_text(seconds: float) -> str:
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6_000 else f"{round(seconds / 3_600)} h"
-
-
-def _has_the_terminal() -> bool:
-    """Whether this command is in the foreground. A command in the background (`&`) would draw into other output."""
-    with suppress(OSError):
-        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
-    return True
 
 
 def _columns() -> int:

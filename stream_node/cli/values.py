@@ -33,9 +33,7 @@ def parse_start(text: str, now: datetime) -> StartLike:
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
-    if text in named:
-        return named[text]
-    return parse_index_or_time(text, now, "first, last, new, ")
+    return named[text] if text in named else parse_index_or_time(text, now, "first, last, new, ")
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
@@ -45,8 +43,12 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
         return int(text)
-    age_s = parse_duration(text) if DURATION.fullmatch(text) else None
-    time = _parse_time(text, others) if age_s is None else now - timedelta(seconds=age_s)
+    if DURATION.fullmatch(text):
+        time = now - timedelta(seconds=parse_duration(text))
+    elif (found := _find_time(text)) is not None:
+        time = _in_zone(text, found)
+    else:
+        raise UsageError(f"{text!r} is not {others}an index, a time (2026-11-01T08:00Z) or an age (30s, 2h, 7d)")
     if time < datetime.fromtimestamp(0, UTC):
         raise UsageError(f"{text} is before 1970, when no message was published")
     return time
@@ -65,13 +67,6 @@ def parse_end(text: str, now: datetime) -> datetime:
     if _in_zone(text, time) <= now:
         raise UsageError(f"{text} is over: it is {now:%Y-%m-%dT%H:%M}Z now")
     return time
-
-
-def _parse_time(text: str, others: str) -> datetime:
-    time = _find_time(text)
-    if time is None:
-        raise UsageError(f"{text!r} is not {others}an index, a time (2026-11-01T08:00Z) or an age (30s, 2h, 7d)")
-    return _in_zone(text, time)
 
 
 def _in_zone(text: str, time: datetime) -> datetime:
@@ -114,13 +109,16 @@ def parse_headers(texts: list[str]) -> list[Header]:
     """Parses texts of the form NAME=VALUE into headers. A name may occur more than once. Raises UsageError."""
     from stream_service.extensions import Header
 
-    headers = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{text!r} is not a header: NAME=VALUE")
-        headers.append(Header(name, value.encode(errors="surrogateescape")))
-    return headers
+    pairs = (split_pair(text, "a header") for text in texts)
+    return [Header(name, value.encode(errors="surrogateescape")) for name, value in pairs]
+
+
+def split_pair(text: str, what: str) -> tuple[str, str]:
+    """Splits a text of the form NAME=VALUE. Raises UsageError. what: for the error message."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{text!r} is not {what}: NAME=VALUE")
+    return name, value
 
 
 def time_text(time_us: int) -> str:

@@ -153,9 +153,7 @@ def verify(
             target = NodeOptions(node, context).target()
             side = NodeSide(target.address, *proof_for(target))
             ends, read = side.list_ends(Selection()), side.read
-
-        told = partial(progress, "verifying")
-        verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=told)
+        verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=partial(progress, "verifying"))
         table.history_of(folder).add_record("verify", asdict(verdict))
     say({"ok": verdict.sound, **asdict(verdict)}, [*verdict.problems, *verdict.notes, _judgement(verdict)])
     if not verdict.sound:
@@ -239,8 +237,7 @@ def migrate(
     from spark_export.exporter.migrate import migrate as take_over
 
     begin(log_level)
-    options = table.store_options(folder)
-    row = take_over(folder, options, table.choice(), table.history_of(folder), ledger)
+    row = take_over(folder, table.store_options(folder), table.choice(), table.history_of(folder), ledger)
     say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
 
 

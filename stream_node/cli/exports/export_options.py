@@ -10,7 +10,7 @@ import typer
 
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.request_options import proof_for
-from stream_node.cli.values import UsageError, parse_duration, parse_size
+from stream_node.cli.values import UsageError, parse_duration, parse_size, split_pair
 
 
 def parse_folder(text: str) -> Any:
@@ -55,8 +55,6 @@ LogLevelOption = Annotated[
 
 
 class TableOptions(NamedTuple):
-    """How a command reaches the table of an export."""
-
     store_option: Annotated[
         list[str] | None,
         "NAME=VALUE",
@@ -123,8 +121,6 @@ PLAIN_TABLE = TableOptions()
 
 
 class DecodingOptions(NamedTuple):
-    """The columns of a table that have the decoded contents of messages."""
-
     decode: Annotated[
         str | None,
         "KIND",
@@ -171,8 +167,6 @@ AS_IT_IS = DecodingOptions()
 
 
 class ExportOptions(NamedTuple):
-    """The streams, the node, the table and the steps of an export."""
-
     folder: FolderArgument
     stream: Annotated[list[str] | None, "NAME", "Export this stream. May be repeated. Without it, all streams."] = None
     pattern: Annotated[
@@ -281,8 +275,6 @@ class ExportOptions(NamedTuple):
 
 
 class SparkOptions(NamedTuple):
-    """Whether Spark writes the files of an export, and where it runs."""
-
     master: Annotated[
         str,
         "MASTER",
@@ -319,9 +311,4 @@ DEFAULT_SPARK = SparkOptions()
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
     """Parses settings of the form NAME=VALUE. Raises UsageError."""
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, found[name] = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{text!r} is not a setting: NAME=VALUE")
-    return found
+    return dict(split_pair(text, "a setting") for text in texts or ())

@@ -31,8 +31,6 @@ STEP_ROWS = 1_000_000
 
 
 class PipelineOptions(NamedTuple):
-    """The input and the output of a pipeline, its steps, and where Spark runs."""
-
     folder: FolderArgument
     out: Annotated[Path, typer.Argument(), "OUT", "The folder of the silver and gold tables."]
     cardinal: Annotated[
@@ -101,7 +99,6 @@ def run(
 
 
 def _report(out: Path, report: Any) -> tuple[dict[str, Any], str]:
-    """Returns a report as an object and as a line."""
     row = {"out": str(out), "rows": report.rows, "steps": report.steps, "rebuilt": report.rebuilt}
     return {**row, "notes": list(report.notes)}, f"{report.rows:,} new messages in {report.steps:,} steps"
 
