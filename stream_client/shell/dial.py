@@ -54,7 +54,11 @@ TLS_ADVICE = {
 """The advice at the end of the error's text, by kind of fault."""
 
 TOKEN_KINDS: dict[int, str] = {
-    status: status.name.lower() for status in TokenStatus if status not in (TokenStatus.OK, TokenStatus.LATE)
+    TokenStatus.UNKNOWN: "unknown",
+    TokenStatus.EXPIRED: "expired",
+    TokenStatus.REVOKED: "revoked",
+    TokenStatus.UNENCRYPTED: "unencrypted",
+    TokenStatus.SECOND: "second",
 }
 """The kind of an AuthenticationFailed for each status of the node. Every other status is the kind `other`."""
 TOKEN_ADVICE = {
