@@ -136,7 +136,7 @@ class KeptChain:
         # keep the blocks in memory that a reorg removes later.
         if (head := self._manager.head(STORE)) is not None:
             self._manager.unref_block(head.block_id)
-        self.tip = None if self._held is None else _hash_of(self._held)
+        self.tip = None if self._held is None else bytes.fromhex(self._held.removesuffix(MOVED))
         self._done = _Delivered(None, self._held)
         self._delivered: deque[_Delivered] = deque()
         self._pending: list[_Delivered] = []
@@ -196,7 +196,15 @@ class KeptChain:
 
     async def get(self, hash_: bytes) -> CompleteBatch:
         """Returns a block of the chain, or one that is still held. Raises UnknownBlock and BlockStoreError."""
-        return await self._in_thread(lambda: self._get(self._get_id(hash_)))
+
+        def read() -> CompleteBatch:
+            block_id = self._get_id(hash_)
+            (block,) = self._manager.get([block_id])
+            if block is None:
+                raise UnknownBlock(block_id)
+            return _batch_of(block)
+
+        return await self._in_thread(read)
 
     async def branch(self, tip: bytes | None, exclude: bytes | None) -> AsyncGenerator[CompleteBatch, None]:
         def walk() -> BlockIterator | None:
@@ -334,7 +342,11 @@ class KeptChain:
         blocks: list[Block] = []
         previous = self._held or NULL_BLOCK_ID
         for batch in batches:
-            block = Block(batch.hash.hex(), previous, batch.number, _body_of(batch))
+            weight = batch.weight.to_bytes((batch.weight.bit_length() + 7) // 8, "big")
+            values = {bytes_of(key): batch.values[key] for key in sorted(batch.values)}
+            deletes = [bytes_of(key) for key in sorted(batch.deletes)]
+            body = _encode(BlockBody(batch.hash, batch.parent, weight, values, deletes))
+            block = Block(batch.hash.hex(), previous, batch.number, body)
             if known.get(block.block_id, block) != block:
                 block = msgspec.structs.replace(block, block_id=block.block_id + MOVED)
             blocks.append(block)
@@ -354,24 +366,6 @@ class KeptChain:
         if found is None:
             raise UnknownBlock(hash_.hex())
         return found
-
-    def _get(self, block_id: str) -> CompleteBatch:
-        (block,) = self._manager.get([block_id])
-        if block is None:
-            raise UnknownBlock(block_id)
-        return _batch_of(block)
-
-
-def _hash_of(block_id: str) -> bytes:
-    return bytes.fromhex(block_id.removesuffix(MOVED))
-
-
-def _body_of(batch: CompleteBatch) -> bytes:
-    values = {bytes_of(key): batch.values[key] for key in sorted(batch.values)}
-    weight = batch.weight.to_bytes((batch.weight.bit_length() + 7) // 8, "big")
-    return _encode(
-        BlockBody(batch.hash, batch.parent, weight, values, [bytes_of(key) for key in sorted(batch.deletes)])
-    )
 
 
 def _batch_of(block: Block) -> CompleteBatch:

@@ -172,7 +172,8 @@ class Consumption(Generic[M, T]):
                 await anyio.lowlevel.checkpoint()
             elif self._is_at_end() and (events := self.machine.at_end()):
                 self.handle(events)
-            elif self._may_end():
+            # While unfinished updates forbid every feed, the iteration only waits.
+            elif (self.machine.feeds.normal or self.machine.feeds.channels) and self._all_ended():
                 await self.save()
                 raise StopAsyncIteration
             else:
@@ -340,10 +341,6 @@ class Consumption(Generic[M, T]):
 
     def _all_ended(self) -> bool:
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if self._is_allowed(feed))
-
-    def _may_end(self) -> bool:
-        feeds = self.machine.feeds
-        return (feeds.normal or bool(feeds.channels)) and self._all_ended()
 
     def _item_of(self, event: object) -> T | None:
         """Returns the item that an event of the machine becomes; None for an event without an item."""

@@ -147,7 +147,7 @@ class ChainOrder:
         # the chain nor wait as a fork, which would be weighed again.
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
-            for node in tuple(state.waiting):
+            for node in state.waiting():
                 if told.get(node.hash):
                     state.drop(node, DropReason.OLD, events)
         is_kept = not read_again and tip.hash != hash_ and tip.hash in state.chain
@@ -181,7 +181,7 @@ class ChainOrder:
 
     def held(self) -> Iterator[CompleteBatch]:
         """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""
-        return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
+        return iter([node.batch for node in (*self._state.chain, *self._state.waiting()) if node.batch is not None])
 
     def lacks(self) -> dict[bytes, int]:
         """Returns the missing parents of waiting blocks, by hash, with the number of waiting descendants. Blocks that
@@ -189,7 +189,7 @@ class ChainOrder:
         state = self._state
         low = state.chain.final_number or 0
         # Only the missing parent of the lowest block of a branch counts: the other blocks have their parents.
-        roots = [node for node in state.waiting if node.parent is not None and state.tree.find(node.parent) is None]
+        roots = [node for node in state.waiting() if node.parent is not None and state.tree.find(node.parent) is None]
         found: dict[bytes, int] = {}
         for node in sorted(roots, key=lambda node: node.number or 0):
             if node.parent is not None and (node.number or 0) > low:
@@ -199,7 +199,7 @@ class ChainOrder:
     def blocks(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """Returns the hashes of the blocks of the chain that are in memory, and of the waiting blocks."""
         state = self._state
-        return frozenset(node.hash for node in state.chain), frozenset(node.hash for node in state.waiting)
+        return frozenset(node.hash for node in state.chain), frozenset(node.hash for node in state.waiting())
 
     def statistics(self) -> ChainStatistics:
         state = self._state
@@ -216,8 +216,8 @@ class ChainOrder:
             duplicates=self._duplicates,
             dropped=dict(state.dropped),
             chain_length=len(state.chain),
-            waiting=len(state.waiting),
-            waiting_bytes=state.waiting.size_bytes,
+            waiting=state.waiting_count,
+            waiting_bytes=state.waiting_bytes,
         )
 
     def check(self) -> None:

@@ -1,9 +1,8 @@
-"""The parts of `ChainBlocks`: a tree of blocks, the newest part of the chain, and the waiting blocks."""
+"""The parts of `ChainBlocks`: a tree of blocks, and the newest part of the chain."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -23,10 +22,6 @@ class TreeNode(msgspec.Struct, eq=False):
     weight: int = 0
     batch: CompleteBatch | None = None
     due: int = 0
-
-    @classmethod
-    def of(cls, batch: CompleteBatch) -> TreeNode:
-        return cls(batch.hash, batch.number, batch.parent, batch.weight, batch)
 
 
 class ChainTree:
@@ -103,6 +98,9 @@ class ChainTree:
             assert children
             assert all(self._nodes[hash_] is node and node.parent == parent for hash_, node in children.items())
 
+    def __iter__(self) -> Iterator[TreeNode]:
+        return iter(self._nodes.values())
+
     def __len__(self) -> int:
         return len(self._nodes)
 
@@ -174,6 +172,10 @@ class HeldChain:
         found.reverse()
         return found
 
+    def others(self, nodes: Iterable[TreeNode]) -> list[TreeNode]:
+        """Returns those of the nodes that are not on the chain."""
+        return [node for node in nodes if node.hash not in self._heights]
+
     def check(self) -> None:
         nodes = list(self._nodes)
         assert len(nodes) <= self.removable_max + 1
@@ -189,54 +191,6 @@ class HeldChain:
 
     def __iter__(self) -> Iterator[TreeNode]:
         return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-
-class WaitingBlocks:
-    """The waiting blocks (blocks that are not on the chain), with their contents. Invariant: `size_bytes` is the sum of
-    their sizes, and no block is due before `_due_first`."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[bytes, TreeNode] = {}
-        self._due_first = math.inf
-        self.size_bytes = 0
-
-    def put(self, node: TreeNode) -> None:
-        assert node.batch is not None
-        assert node.hash not in self._nodes
-        self._nodes[node.hash] = node
-        self.size_bytes += node.batch.size_bytes
-        self.put_off(node, node.batch.number)
-
-    def put_off(self, node: TreeNode, number: int) -> None:
-        """Makes `take_due` return this block when it is called with `number` or a higher number."""
-        node.due = number
-        self._due_first = min(self._due_first, number)
-
-    def take_due(self, number: int) -> list[TreeNode]:
-        """Returns the blocks that are due at this number. The caller must remove each block or pass it to `put_off`."""
-        # Mostly no block is due, which needs no search.
-        if number < self._due_first:
-            return []
-        self._due_first = min((node.due for node in self if node.due > number), default=math.inf)
-        return [node for node in self if node.due <= number]
-
-    def remove(self, node: TreeNode) -> None:
-        assert node.batch is not None
-        del self._nodes[node.hash]
-        self.size_bytes -= node.batch.size_bytes
-
-    def check(self) -> None:
-        assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
-        assert all(node.due >= self._due_first for node in self)
-
-    def __contains__(self, hash_: bytes) -> bool:
-        return hash_ in self._nodes
-
-    def __iter__(self) -> Iterator[TreeNode]:
-        return iter(self._nodes.values())
 
     def __len__(self) -> int:
         return len(self._nodes)

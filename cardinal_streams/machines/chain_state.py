@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from cardinal_streams.limits import ChainLimits, RecentMap
-from cardinal_streams.machines.chain_parts import ChainTree, HeldChain, TreeNode, WaitingBlocks
+from cardinal_streams.machines.chain_parts import ChainTree, HeldChain, TreeNode
 from cardinal_streams.machines.events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
 from cardinal_streams.payload import CompleteBatch
 
@@ -21,18 +21,19 @@ class Fate(enum.Enum):
 
 
 class ChainBlocks:
-    """The newest part of the chain and the waiting blocks (of forks, or without a parent); also the fates of other
-    blocks. `first_number`: the application has the blocks of the chain from this number on, and none below.
+    """The newest part of the chain and the waiting blocks (of forks, or without a parent), which are the other nodes of
+    the tree; also the fates of other blocks. `first_number`: the application has the blocks of the chain from this
+    number on, and none below. `waiting_count`, `waiting_bytes`: the number and the size of the waiting blocks.
 
-    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from the chain
-    outweighs the blocks that it would replace, except from the beginning of a reorg until the head is as heavy as
-    before."""
+    Invariant: no waiting block is due before `_due_first`. No waiting branch that descends from the chain outweighs the
+    blocks that it would replace, except from the beginning of a reorg until the head is as heavy as before."""
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
         self.limits = limits
         self.tree = ChainTree()
         self.chain = HeldChain(reorg_threshold)
-        self.waiting = WaitingBlocks()
+        self.waiting_count = self.waiting_bytes = 0
+        self._due_first = math.inf
         self.fates: RecentMap[bytes, Fate] = RecentMap(limits.remembered_max)
         self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
@@ -42,6 +43,12 @@ class ChainBlocks:
     def begin_at(self, node: TreeNode) -> None:
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
+
+    def waiting(self) -> list[TreeNode]:
+        return self.chain.others(self.tree)
+
+    def waiting_children(self, hash_: bytes) -> list[TreeNode]:
+        return self.chain.others(self.tree.children(hash_))
 
     def path_to(self, node: TreeNode) -> list[TreeNode]:
         """Returns the path from the block of the chain at which this node forks off, up to the node; an empty list if
@@ -59,10 +66,10 @@ class ChainBlocks:
 
     def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> TreeNode:
         """Adds a block to the waiting blocks. Drops its waiting children whose number is not higher than its own."""
-        node = TreeNode.of(batch)
+        node = TreeNode(batch.hash, batch.number, batch.parent, batch.weight, batch)
         self.drop_unordered(self.tree.children(batch.hash), batch.number, events)
         self.tree.add(node)
-        self.waiting.put(node)
+        self._begin_to_wait(node)
         return node
 
     def adopt(self, path: list[TreeNode], events: list[ChainEvent]) -> None:
@@ -70,11 +77,11 @@ class ChainBlocks:
         # The replaced blocks become a fork: they win again if their branch grows.
         replaced = self.chain.cut_above(path[0])
         for node in replaced:
-            self.waiting.put(node)
+            self._begin_to_wait(node)
         # Each new head can push the lowest block out of the part that reorgs can remove.
         final: list[TreeNode] = []
         for node in path[1:]:
-            self.waiting.remove(node)
+            self._end_waiting(node)
             lowest = self.chain.push(node)
             if lowest is not None:
                 final.append(lowest)
@@ -87,9 +94,10 @@ class ChainBlocks:
         removed = self._applied(replaced)
         self.first_number = min(self.first_number, path[1].number or 0)
         events.append(ChainUpdate(removed, self._applied(path[1:])))
-        # A final block leaves the memory, and forks that begin at it can never win.
+        # Final blocks leave the memory, and forks that begin at them can never win.
         for node in final:
             self.tree.remove(node)
+        for node in final:
             self.fates.put(node.hash, Fate.FINAL)
             self.drop_below(node.hash, DropReason.OLD, Fate.BURIED, events)
         self.sink(events)
@@ -110,10 +118,9 @@ class ChainBlocks:
             self.adopt(best, events)
 
     def branches_off(self, bases: Iterable[TreeNode]) -> list[list[TreeNode]]:
-        tree, waiting = self.tree, self.waiting
         # The child that is on the chain itself is no branch.
-        off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
-        return [[base, *tree.best_path(node)] for base, node in off_chain]
+        off_chain = ((base, node) for base in bases for node in self.waiting_children(base.hash))
+        return [[base, *self.tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: TreeNode) -> Iterator[TreeNode]:
         """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one,
@@ -126,7 +133,7 @@ class ChainBlocks:
                 below = TreeNode(node.parent)
                 self.tree.add(below)
             else:
-                self.waiting.remove(below)
+                self._end_waiting(below)
             self.chain.push_below(below)
             yield below
             node = below
@@ -134,12 +141,16 @@ class ChainBlocks:
     def sink(self, events: list[ChainEvent]) -> None:
         """Drops the waiting blocks with at most the final block's number, unless they are heavier than the head."""
         number = self.chain.final_number
-        if number is None:
+        # Mostly no block is due, which needs no search.
+        if number is None or number < self._due_first:
             return
-        for node in self.waiting.take_due(number):
+        waiting = self.waiting()
+        self._due_first = min((node.due for node in waiting if node.due > number), default=math.inf)
+        for node in (node for node in waiting if node.due <= number):
             # The node is checked again when the chain has grown by the reorg threshold plus 1, and not at each block.
             if self.is_heavier(node.weight):
-                self.waiting.put_off(node, number + 1 + self.chain.removable_max)
+                node.due = number + 1 + self.chain.removable_max
+                self._due_first = min(self._due_first, node.due)
             else:
                 self.drop(node, DropReason.OLD, events)
                 self.fates.put(node.hash, Fate.BURIED)
@@ -147,7 +158,7 @@ class ChainBlocks:
     def drop_below(self, hash_: bytes, reason: DropReason, fate: Fate | None, events: list[ChainEvent]) -> None:
         """Drops all waiting blocks that descend from this block, and remembers `fate` for them unless it is None."""
         for child in self.tree.children(hash_):
-            if child.hash in self.waiting:
+            if child.hash not in self.chain:
                 for node in self.tree.subtree(child):
                     self.drop(node, reason, events)
                     if fate is not None:
@@ -156,31 +167,31 @@ class ChainBlocks:
     def drop_unordered(self, nodes: Iterable[TreeNode], number: int, events: list[ChainEvent]) -> None:
         """Drops the waiting blocks among `nodes` whose number is at most `number`, that of their parent."""
         for node in nodes:
-            if node.number is not None and node.number <= number and node.hash in self.waiting:
+            if node.number is not None and node.number <= number and node.hash not in self.chain:
                 self.drop(node, DropReason.NUMBER, events)
 
     def keep_limits(self, events: list[ChainEvent]) -> None:
         limits = self.limits
-        while len(self.waiting) > limits.waiting_max or self.waiting.size_bytes > limits.waiting_bytes_max:
+        while self.waiting_count > limits.waiting_max or self.waiting_bytes > limits.waiting_bytes_max:
             self.drop(self._needed_last(), DropReason.MEMORY, events)
 
     def _needed_last(self) -> TreeNode:
         """Returns the waiting block that the chain needs last. The choice depends on the blocks alone: each time
         that dropped blocks come again, those with lower numbers stay, so that the chain reaches them all in the end."""
-        tree, waiting = self.tree, self.waiting
         # First the lightest end of a fork, which only a heavier child can bring to the chain.
-        forks = [child for node in self.chain for child in tree.children(node.hash) if child.hash in waiting]
+        tree = self.tree
+        forks = [child for node in self.chain for child in self.waiting_children(node.hash)]
         ends = [node for fork in forks for node in tree.subtree(fork) if not tree.children(node.hash)]
         if ends:
             return min(ends, key=lambda node: (node.weight, node.hash))
         # Then a block that only a Reorg message can bring to the chain, and at last the block with the highest number.
-        final_number = self.chain.final_number
+        final_number, waiting = self.chain.final_number, self.waiting()
         deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
         return max(deep or waiting, key=lambda node: (node.number or 0, node.hash))
 
     def drop(self, node: TreeNode, reason: DropReason, events: list[ChainEvent]) -> None:
         assert node.batch is not None
-        self.waiting.remove(node)
+        self._end_waiting(node)
         self.tree.remove(node)
         self.give_up(node.batch, reason, events)
 
@@ -209,9 +220,7 @@ class ChainBlocks:
         buried = [hash_]
         for each in buried:
             self.fates.put(each, Fate.BURIED)
-            for child in self.tree.children(each):
-                if child.hash not in self.waiting:
-                    continue
+            for child in self.waiting_children(each):
                 if self.is_heavier(child.weight):
                     events.append(NeedsReorg(child.hash, child.number or 0, child.weight))
                 else:
@@ -234,10 +243,10 @@ class ChainBlocks:
                 node = TreeNode(hash_, number)
                 self.tree.add(node)
             else:
-                self.waiting.remove(node)
+                self._end_waiting(node)
             self.chain.restart(node, is_final=True)
         for other in cut:
-            self.waiting.put(other)
+            self._begin_to_wait(other)
         # Blocks that were final or buried can be part of the new chain. Only the application's own ban lasts.
         for other_hash, fate in list(self.fates.items()):
             if fate is not Fate.BANNED:
@@ -253,13 +262,14 @@ class ChainBlocks:
         waiting branches may outweigh the chain."""
         self.tree.check()
         self.chain.check()
-        self.waiting.check()
-        final_number = self.chain.final_number
-        assert len(self.tree) == len(self.chain) + len(self.waiting)
-        assert len(self.waiting) <= self.limits.waiting_max
-        assert self.waiting.size_bytes <= self.limits.waiting_bytes_max
-        for node in self.waiting:
-            assert node.hash not in self.chain
+        final_number, waiting = self.chain.final_number, self.waiting()
+        assert all(self.tree.find(node.hash) is node for node in self.chain)
+        assert self.waiting_count == len(waiting) <= self.limits.waiting_max
+        assert self.waiting_bytes <= self.limits.waiting_bytes_max
+        assert self.waiting_bytes == sum(node.batch.size_bytes for node in waiting if node.batch is not None)
+        for node in waiting:
+            assert node.batch is not None
+            assert node.due >= self._due_first
             low = final_number is not None and node.number is not None and node.number <= final_number
             head = self.chain.head
             is_weighed = not in_reorg and head is not None and head.weight >= self.reverted_weight
@@ -267,6 +277,18 @@ class ChainBlocks:
                 assert not low
                 heaviest = max(other.weight for other in path[1:])
                 assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
+
+    def _begin_to_wait(self, node: TreeNode) -> None:
+        assert node.batch is not None
+        self.waiting_count += 1
+        self.waiting_bytes += node.batch.size_bytes
+        node.due = node.batch.number
+        self._due_first = min(self._due_first, node.due)
+
+    def _end_waiting(self, node: TreeNode) -> None:
+        assert node.batch is not None
+        self.waiting_count -= 1
+        self.waiting_bytes -= node.batch.size_bytes
 
     def _applied(self, nodes: Iterable[TreeNode]) -> tuple[CompleteBatch, ...]:
         """Returns the blocks of these nodes of the chain, but only blocks that the application has."""

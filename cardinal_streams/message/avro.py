@@ -12,8 +12,8 @@ checks ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, TypedDict
+from collections.abc import Container, Iterator
+from typing import TypedDict
 
 from cardinal_streams.errors import MalformedMessage, OutOfRange, TrailingBytes, TruncatedMessage
 from cardinal_streams.limits import HASH_BYTES
@@ -79,20 +79,24 @@ def bytes_of(key: str) -> bytes:
 def encode_batch(record: BatchRecord) -> bytes:
     weight = record["weight"]
     head = encode_varint(record["num"]) + encode_varint(len(weight)) + weight + record["parent"]
-    return head + _blocks([_update_item(name, update) for name, update in record["updates"].items()])
+    items = [
+        b"".join(
+            (
+                _prefixed(bytes_of(name)),
+                _prefixed(update["value"]),
+                encode_varint(update["count"]),
+                _FALSE_TRUE[update["delete"]],
+                update["subbatch"],
+            )
+        )
+        for name, update in record["updates"].items()
+    ]
+    return head + _blocks(items)
 
 
 def encode_sub_batch(record: SubBatchRecord) -> bytes:
     deletes = _blocks([_prefixed(bytes_of(name)) for name in record["delete"]])
     return deletes + _blocks([_prefixed(bytes_of(k)) + _prefixed(v) for k, v in record["updates"].items()])
-
-
-def _update_item(name: str, update: Mapping[str, Any]) -> bytes:
-    flag = _FALSE_TRUE[update["delete"]]
-    value = update["value"]
-    return b"".join(
-        (_prefixed(bytes_of(name)), _prefixed(value), encode_varint(update["count"]), flag, update["subbatch"])
-    )
 
 
 def _prefixed(raw: bytes) -> bytes:
@@ -103,16 +107,14 @@ def _prefixed(raw: bytes) -> bytes:
 def _blocks(items: list[bytes]) -> bytes:
     if not items:
         return b"\x00"
-    return b"".join(_framed(items)) + b"\x00"
-
-
-def _framed(items: list[bytes]) -> Iterable[bytes]:
+    out = bytearray()
     # The reference producer writes blocks of this size, each with a negative count and its size in bytes. Avro
     # libraries write only positive counts.
     for start in range(0, len(items), BLOCK_ITEMS_MAX):
         block = items[start : start + BLOCK_ITEMS_MAX]
         body = b"".join(block)
-        yield encode_varint(-len(block)) + encode_varint(len(body)) + body
+        out += encode_varint(-len(block)) + encode_varint(len(body)) + body
+    return bytes(out) + b"\x00"
 
 
 PART = "value"
@@ -173,12 +175,6 @@ class AvroCursor:
 
     def read_string(self, what: str) -> str:
         return text_of(self.read_bytes(what))
-
-    def read_boolean(self, what: str) -> bool:
-        byte = self.read_exactly(1, what)[0]
-        if byte > 1:
-            raise MalformedMessage(f"{what} is the byte {byte:02x}, neither 00 nor 01", PART, self.offset - 1)
-        return byte == 1
 
     def items(self) -> Iterator[None]:
         """Yields at the beginning of each item of a map or an array; the caller then reads the item. The items are in
@@ -241,13 +237,12 @@ def _read_update(cursor: AvroCursor) -> UpdateRecord:
     count = cursor.read_varint()
     if not -(1 << 31) <= count < 1 << 31:
         raise OutOfRange(f"the count {count} is no 32-bit integer", PART, start)
-    delete = cursor.read_boolean("a delete flag")
-    return {
-        "value": value,
-        "count": count,
-        "delete": delete,
-        "subbatch": cursor.read_exactly(HASH_BYTES, "a sub batch id"),
-    }
+    flag = cursor.read_exactly(1, "a delete flag")[0]
+    if flag > 1:
+        what = f"a delete flag is the byte {flag:02x}, neither 00 nor 01"
+        raise MalformedMessage(what, PART, cursor.offset - 1)
+    id_ = cursor.read_exactly(HASH_BYTES, "a sub batch id")
+    return {"value": value, "count": count, "delete": flag == 1, "subbatch": id_}
 
 
 def _new_key(cursor: AvroCursor, known: Container[str]) -> str:

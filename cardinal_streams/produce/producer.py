@@ -98,7 +98,10 @@ class Producer:
         # Whatever can fail comes before the first change of the producer.
         messages = self._messages_of(payload)
         seen = payload.hash in self._seen
-        new = {(payload.hash, id_): None if seen else self._topic_of(path) for path, id_ in payload.sub_batches.items()}
+        new: dict[tuple[bytes, bytes], str | None] = {}
+        for path, id_ in payload.sub_batches.items():
+            found = self._topics.find(path)
+            new[payload.hash, id_] = None if seen else self.default_topic if found is None else found[1]
         if len(self._open) + len(new) > OPEN_SUB_BATCHES_MAX:
             raise PayloadError(f"more than {OPEN_SUB_BATCHES_MAX} sub batches are announced and not sent")
         if seen:
@@ -183,15 +186,16 @@ class Producer:
             counts=counts,
             sub_batches=dict(payload.sub_batches),
         )
-        _check_conflicts(batch)
+        names = [*values, *deletes, *counts, *batch.sub_batches]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PrefixConflict(f"updates, deletes and sub batches claim the same entry {twice!r}")
+        if len(set(batch.sub_batches.values())) < len(batch.sub_batches):
+            raise PrefixConflict("two sub batches of a block have the same id")
         # The Batch is the last message of the last topic: once the Batch is stored, the block is.
         last = by_topic.pop(self.default_topic, [])
         by_topic[self.default_topic] = [*last, batch]
         return by_topic
-
-    def _topic_of(self, path: str) -> str:
-        found = self._topics.find(path)
-        return self.default_topic if found is None else found[1]
 
     def _checked(self, messages: list[Message]) -> list[Record]:
         records = [encode(message) for message in messages]
@@ -215,16 +219,6 @@ def sub_batch_messages(
     for key in sorted(updates):
         items.append(SubBatchMsg(hash_, id_, len(items), (), {check_key(key): updates[key]}))
     return [SubBatchHeader(hash_, id_, len(items)), *items]
-
-
-def _check_conflicts(batch: Batch) -> None:
-    names = [*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PrefixConflict(f"updates, deletes and sub batches claim the same entry {twice!r}")
-    ids = list(batch.sub_batches.values())
-    if len(set(ids)) < len(ids):
-        raise PrefixConflict("two sub batches of a block have the same id")
 
 
 class ChannelState(enum.Enum):

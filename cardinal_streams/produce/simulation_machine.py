@@ -7,7 +7,7 @@ threshold, and every lost message is sent again."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -18,8 +18,6 @@ from cardinal_streams.machines.events import Start
 from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import ReorgChannel
-
-S = TypeVar("S")
 
 SIMULATED = Application(
     "simulated",
@@ -80,7 +78,6 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
     """Makes a simulation. Raises `SimulationError` for options that are invalid or contradict each other."""
     _check(options)
     world = _World(randomness, options)
-    world.run()
     return Simulation(_disordered(randomness, options, world.sent), world.chain, world.contents, world.off_chain)
 
 
@@ -97,22 +94,15 @@ class _World:
         self._randomness = randomness
         self._options = options
         self._producers = [SIMULATED.producer() for _ in range(options.producers)]
-
-    def run(self) -> None:
-        options = self._options
         reorg_every = options.blocks // (options.deep_reorgs + 1) + 1
         depth = SIMULATED.reorg_threshold + 2
         while len(self.chain) < options.blocks:
             if self._randomness.random() < options.fork_rate:
                 self._fork(min(options.blocks - len(self.chain), reorg_every - len(self.chain) % reorg_every))
-            self._extend()
+            self.chain.append(self._block(self._tip(), 5))
+            self._send(self.chain[-1])
             if len(self.chain) % reorg_every == 0 and len(self.chain) > depth:
                 self._reorg(depth)
-
-    def _extend(self) -> None:
-        block = self._block(self._tip(), 5)
-        self.chain.append(block)
-        self._send(block)
 
     def _fork(self, blocks_max: int) -> None:
         """Adds a fork after the last block of the chain."""
@@ -122,7 +112,7 @@ class _World:
             block = self._block(at, self._randomness.randint(0, 4))
             self._send(block)
             self.off_chain += 1
-            at = Start(block.hash, block.number, block.weight)
+            at = _start_at(block)
 
     def _reorg(self, depth: int) -> None:
         removed = self.chain[-depth:]
@@ -133,7 +123,7 @@ class _World:
         at = ancestor
         for _ in range(depth + 1):
             new.append(self._block(at, 5))
-            at = Start(new[-1].hash, new[-1].number, new[-1].weight)
+            at = _start_at(new[-1])
         self.chain += new
         for index in range(len(self._producers)):
             self._send_reorg(index, ancestor, new, removed[-1].weight)
@@ -184,10 +174,11 @@ class _World:
         return {f"s/{block.hash.hex()[:8]}/{index}": b"state %d" % index for index in range(self._options.keys)}
 
     def _tip(self) -> Start:
-        if not self.chain:
-            return GENESIS
-        last = self.chain[-1]
-        return Start(last.hash, last.number, last.weight)
+        return _start_at(self.chain[-1]) if self.chain else GENESIS
+
+
+def _start_at(block: Payload) -> Start:
+    return Start(block.hash, block.number, block.weight)
 
 
 def _disordered(

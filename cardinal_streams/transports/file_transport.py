@@ -266,13 +266,10 @@ class FileTransport:
         _scan(self.path, offsets)
         return offsets
 
-    def _open(self) -> Recorder:
+    def _send(self, records: Sequence[tuple[str, Record]]) -> None:
         if self._recorder is None:
             self._recorder = Recorder(self.path)
-        return self._recorder
-
-    def _send(self, records: Sequence[tuple[str, Record]]) -> None:
-        recorder = self._open()
+        recorder = self._recorder
         taken = dict(recorder.next_offsets)
         deliveries: list[Delivery] = []
         for topic, (key, value) in records:
