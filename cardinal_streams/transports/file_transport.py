@@ -53,60 +53,37 @@ def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
     return bytes(out)
 
 
-class RecordingReader:
-    """Reads the bytes of a recording, piece by piece. Invariant: `offset` is the position in the file at which the next
-    record begins. `_pending` has the bytes from there on."""
-
-    def __init__(self) -> None:
-        self.offset = 0
-        self._pending = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Delivery]:
-        """Takes the next bytes of the file, and yields the complete deliveries. Raises `RecordingError` for damage. The
-        caller must iterate to the end before the next call."""
-        self._pending += data
-        if self.offset == 0:
-            if len(self._pending) < len(MAGIC):
-                return
-            if self._pending[: len(MAGIC)] != MAGIC:
-                raise RecordingError("the file is no recording", 0)
-            self._advance(len(MAGIC))
-        at = 0
-        try:
-            while len(self._pending) - at >= FRAME.size:
-                size, check = FRAME.unpack_from(self._pending, at)
-                if size > BODY_BYTES_MAX:
-                    raise RecordingError(f"a record of {size} bytes, more than {BODY_BYTES_MAX}", self.offset + at)
-                end = at + FRAME.size + size
-                if end > len(self._pending):
-                    return
-                delivery = self._decode(bytes(self._pending[at + FRAME.size : end]), check, self.offset + at)
-                at = end
-                yield delivery
-        finally:
-            self._advance(at)
-
-    def end(self) -> None:
-        """Notes the end of the file. Raises `TornRecording` if the last record, or the magic, is incomplete."""
-        if self._pending or self.offset == 0:
-            raise TornRecording(f"the file ends {len(self._pending)} bytes into a record", self.offset)
-
-    def _advance(self, size: int) -> None:
-        del self._pending[:size]
-        self.offset += size
-
-    def _decode(self, body: bytes, check: int, offset: int) -> Delivery:
-        if zlib.crc32(body) != check:
-            raise RecordingError("the check of a record is wrong", offset)
-        try:
-            return _DECODER.decode(body)
-        except bare.DecodeError as error:
-            raise RecordingError(f"a record is no delivery: {error}", offset) from error
-
-
 READ_BYTES = 256 * 1024
 # The largest number of deliveries that one call to a worker thread returns.
 RECEIVE_MAX = 1_024
+
+
+def read_deliveries(file: BinaryIO) -> Iterator[Delivery]:
+    """Yields the deliveries of a recording. Raises `RecordingError` for damage, and at the end `TornRecording` if the
+    last record, or the magic, is incomplete."""
+    offset, piece = 0, file.read(len(MAGIC))
+    if len(piece) == len(MAGIC):
+        if piece != MAGIC:
+            raise RecordingError("the file is no recording", 0)
+        offset, piece = len(MAGIC), file.read(FRAME.size)
+    while len(piece) == FRAME.size and offset:
+        size, check = FRAME.unpack(piece)
+        if size > BODY_BYTES_MAX:
+            raise RecordingError(f"a record of {size} bytes, more than {BODY_BYTES_MAX}", offset)
+        body = file.read(size)
+        if len(body) < size:
+            piece += body
+            break
+        if zlib.crc32(body) != check:
+            raise RecordingError("the check of a record is wrong", offset)
+        try:
+            delivery = _DECODER.decode(body)
+        except bare.DecodeError as error:
+            raise RecordingError(f"a record is no delivery: {error}", offset) from error
+        yield delivery
+        offset, piece = offset + FRAME.size + size, file.read(FRAME.size)
+    if piece or not offset:
+        raise TornRecording(f"the file ends {len(piece)} bytes into a record", offset)
 
 
 class RecorderStatistics(msgspec.Struct, frozen=True):
@@ -196,16 +173,13 @@ def replay(
 
     Raises `RecordingError` for damage, and `TornRecording` at the end of a file whose last record is incomplete, unless
     `torn_ok` is True."""
-    reader = RecordingReader()
     first = position or {}
-    with Path(path).open("rb") as file:
-        while data := file.read(READ_BYTES):
-            for delivery in reader.feed(data):
+    try:
+        with Path(path).open("rb", READ_BYTES) as file:
+            for delivery in read_deliveries(file):
                 wanted = topics is None or delivery.topic in topics
                 if wanted and delivery.offset >= first.get(delivery.source, 0):
                     yield delivery
-    try:
-        reader.end()
     except TornRecording:
         if not torn_ok:
             raise
@@ -304,12 +278,13 @@ class FileReceiver:
 
 def _scan(path: Path, next_offsets: dict[str, int]) -> int:
     """Stores the next offset of each partition in `next_offsets`. Returns where the last complete record ends."""
-    reader = RecordingReader()
-    with path.open("rb") as file:
-        while data := file.read(READ_BYTES):
-            for delivery in reader.feed(data):
+    with path.open("rb", READ_BYTES) as file:
+        try:
+            for delivery in read_deliveries(file):
                 _note(delivery, next_offsets)
-    return reader.offset
+        except TornRecording as torn:
+            return torn.offset
+        return file.tell()
 
 
 def _lock(file: BinaryIO) -> None:

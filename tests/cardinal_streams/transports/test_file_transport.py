@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import random
 import resource
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -24,8 +26,8 @@ from cardinal_streams.transports.file_transport import (
     MAGIC,
     FileTransport,
     Recorder,
-    RecordingReader,
     encode_deliveries,
+    read_deliveries,
     replay,
 )
 from cardinal_streams.transports.transport import Delivery, Transport, partition_of, reorg_topic
@@ -47,11 +49,23 @@ DELIVERIES = st.lists(
 FOUR = [Delivery("t", index % 2, index // 2, b"key%d" % index, b"value" * index) for index in range(4)]
 
 
+class Pieces(io.RawIOBase):
+    """A file of which one read gives at most `chunk` bytes."""
+
+    def __init__(self, data: bytes, chunk: int) -> None:
+        self._data, self._chunk = io.BytesIO(data), chunk
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        piece = self._data.read(min(len(into), self._chunk))
+        into[: len(piece)] = piece
+        return len(piece)
+
+
 def read(data: bytes, chunk: int = 1 << 20) -> list[Delivery]:
-    reader = RecordingReader()
-    found = [each for at in range(0, len(data), chunk) for each in reader.feed(data[at : at + chunk])]
-    reader.end()
-    return found
+    return list(read_deliveries(io.BufferedReader(Pieces(data, chunk))))
 
 
 def test_the_layout() -> None:
@@ -70,15 +84,14 @@ def test_every_cut_gives_a_prefix_and_says_so() -> None:
     data = MAGIC + encode_deliveries(FOUR)
     ends = [len(MAGIC) + len(encode_deliveries(FOUR[:count])) for count in range(5)]
     for size in range(len(data)):
-        reader = RecordingReader()
-        found = list(reader.feed(data[:size]))
-        assert found == FOUR[: len(found)]
+        found: list[Delivery] = []
         if size in ends:
-            reader.end()
+            found += read(data[:size])
         else:
             with pytest.raises(TornRecording) as caught:
-                reader.end()
+                found.extend(read_deliveries(io.BytesIO(data[:size])))
             assert caught.value.offset == (ends[len(found)] if size > len(MAGIC) else 0)
+        assert found == FOUR[: len(found)]
 
 
 def test_every_changed_byte_is_found() -> None:
