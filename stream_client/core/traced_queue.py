@@ -19,36 +19,56 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Push)
 
 
-class QueueTraces:
-    """The open spans of one push queue.
+class TracedPushQueue(PushQueue):
+    """A push queue with the open spans of its pushes, by request id. Pushes whose trace is not sampled have no span.
+    Without a connection, `_trace_header` is empty."""
 
-    notice_address: the return address of the messages that announce traces. No queue has this address, so the `error`
-        of a node that does not know these messages reaches no push.
-    """
+    _tracing: Tracing
+    _trace_name: str
+    _trace_address: Address
+    _trace_header = b""
+    _span_name: str
+    _attributes: dict[str, str]
+    _spans: dict[int, OpenSpan]
 
-    def __init__(self, tracing: Tracing, name: str, partition: int, publisher: Address) -> None:
-        self.tracing = tracing
-        self.publisher = publisher.value.decode()
-        self.notice_address = local(f"{self.publisher}/trace")
-        self.header = b""
-        self._name = f"push {name}"
+    def trace(self, tracing: Tracing, name: str) -> None:
+        """Begins to trace the pushes to the stream `name`. To be called once, before the first push."""
+        self._tracing = tracing
+        self._trace_name = self.address.value.decode()
+        # No queue has this return address of the messages that announce traces, so the `error` of a node that does not
+        # know these messages reaches no push.
+        self._trace_address = local(f"{self._trace_name}/trace")
+        self._span_name = f"push {name}"
         self._attributes = {
             "messaging.system": "stream-node",
             "messaging.operation.name": "push",
             "messaging.destination.name": name,
-            "messaging.destination.partition.id": str(partition),
+            "messaging.destination.partition.id": str(self.partition),
         }
-        self._open: dict[int, OpenSpan] = {}
+        self._spans = {}
 
-    def begin(self, request_id: int) -> bool:
-        """Begins the span of a push. Returns whether its trace is sampled; if not, the push has no span."""
-        span = self.tracing.start(self._name, self._attributes)
-        if span is not None:
-            self._open[request_id] = span
-        return span is not None
+    def push(self, data: bytes) -> Push:
+        return self._traced(partial(super().push, data))
 
-    def end(self, request_id: int, push: Push) -> None:
-        span = self._open.pop(request_id, None)
+    def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
+        return self._traced(partial(super().push_keyed, data, key, headers))
+
+    def _traced(self, send: Callable[[], P]) -> P:
+        request_id = self._next_request_id
+        span = self._tracing.start(self._span_name, self._attributes)
+        if span is None:
+            return send()
+        self._spans[request_id] = span
+        try:
+            push = send()
+        except BaseException:
+            self._abandon(request_id)
+            raise
+        push.when_done(partial(self._end, request_id, push))
+        return push
+
+    def _end(self, request_id: int, push: Push) -> None:
+        span = self._spans.pop(request_id, None)
         if span is None:
             return
         attributes: dict[str, str | int] = {"messaging.message.body.size": len(push.data)}
@@ -56,57 +76,27 @@ class QueueTraces:
             attributes["messaging.message.id"] = str(push.index)
         span.end(attributes, None if push.error is None else str(push.error))
 
-    def abandon(self, request_id: int) -> None:
+    def _abandon(self, request_id: int) -> None:
         """Ends the span of a push whose confirm the program does not wait for, or whose client has ended."""
-        span = self._open.pop(request_id, None)
+        span = self._spans.pop(request_id, None)
         if span is not None:
             span.end({}, "the program did not wait for the confirm")
 
-    def notice(self, request_id: int) -> bytes:
-        """Returns the payload that announces the trace of a push; empty if the trace is not sampled."""
-        span = self._open.get(request_id)
-        if span is None:
-            return b""
-        return TRACE.encode_request(TraceNotice(request_id, self.publisher, span.traceparent))
-
-
-class TracedPushQueue(PushQueue):
-    """A push queue with the spans of its pushes, `traces`, which `traced_queue` sets."""
-
-    traces: QueueTraces
-
-    def push(self, data: bytes) -> Push:
-        return self._trace(partial(super().push, data))
-
-    def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
-        return self._trace(partial(super().push_keyed, data, key, headers))
-
-    def _trace(self, send: Callable[[], P]) -> P:
-        request_id = self._next_request_id
-        if not self.traces.begin(request_id):
-            return send()
-        try:
-            push = send()
-        except BaseException:
-            self.traces.abandon(request_id)
-            raise
-        push.when_done(partial(self.traces.end, request_id, push))
-        return push
-
     def open(self, route: Route) -> None:
-        self.traces.header = self._connection.header(route, self.traces.notice_address)
+        self._trace_header = self._connection.header(route, self._trace_address)
         super().open(route)
 
     def forget(self, push: Push) -> None:
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
-            self.traces.abandon(request_id)
+            self._abandon(request_id)
         super().forget(push)
 
     def _send(self, request_id: int, push: Push) -> None:
-        # The notice goes directly before the push, so that both arrive together.
-        notice = self.traces.notice(request_id)
-        if notice and self.traces.header:
-            self._connection.put_frame(self.traces.header, notice)
+        # The notice that announces the trace goes directly before the push, so that both arrive together.
+        span = self._spans.get(request_id)
+        if span is not None and self._trace_header:
+            notice = TraceNotice(request_id, self._trace_name, span.traceparent)
+            self._connection.put_frame(self._trace_header, TRACE.encode_request(notice))
         super()._send(request_id, push)
 
 
@@ -129,5 +119,5 @@ def traced_queue(
         if sequences is None
         else TracedSequencedQueue(connection, address, partition, failed, sequences)
     )
-    queue.traces = QueueTraces(tracing, name, partition, address)
+    queue.trace(tracing, name)
     return queue
