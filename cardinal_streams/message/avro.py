@@ -13,49 +13,11 @@ checks ranges."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import TypedDict
 
-from cardinal_streams.errors import MalformedMessage, OutOfRange, TrailingBytes, TruncatedMessage
-from cardinal_streams.limits import HASH_BYTES
-
-
-class UpdateRecord(TypedDict):
-    """One entry of `BatchRecord.updates`. At most one field is set; others are empty, 0, False or 32 zero bytes."""
-
-    value: bytes
-    count: int
-    delete: bool
-    subbatch: bytes
-
-
-# {"type": "record", "name": "batch", "avro.codec": "snappy", "namespace": "cloud.rivet.cardinal", "fields": [
-#   {"name": "num", "type": "long"},
-#   {"name": "weight", "type": "bytes"},
-#   {"name": "parent", "type": {"name": "par", "type": "fixed", "size": 32}},
-#   {"name": "updates", "type": {"name": "upd", "type": "map", "values":
-#     {"type": "record", "name": "update", "fields": [
-#       {"name": "value", "type": "bytes"},
-#       {"name": "count", "type": "int"},
-#       {"name": "delete", "type": "boolean"},
-#       {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}}]}}}]}
-class BatchRecord(TypedDict):
-    num: int
-    weight: bytes
-    parent: bytes
-    updates: dict[str, UpdateRecord]
-
-
-# {"type": "record", "name": "update", "fields": [
-#   {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
-#   {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}}]}
-class SubBatchRecord(TypedDict):
-    delete: list[str]
-    updates: dict[str, bytes]
-
+from cardinal_streams.errors import MalformedMessage, TrailingBytes, TruncatedMessage
 
 BLOCK_ITEMS_MAX = 100
 _ONE_BYTE = tuple(bytes((n,)) for n in range(128))
-_FALSE_TRUE = (b"\x00", b"\x01")
 
 
 def encode_varint(value: int) -> bytes:
@@ -76,35 +38,12 @@ def bytes_of(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def encode_batch(record: BatchRecord) -> bytes:
-    weight = record["weight"]
-    head = encode_varint(record["num"]) + encode_varint(len(weight)) + weight + record["parent"]
-    items = [
-        b"".join(
-            (
-                _prefixed(bytes_of(name)),
-                _prefixed(update["value"]),
-                encode_varint(update["count"]),
-                _FALSE_TRUE[update["delete"]],
-                update["subbatch"],
-            )
-        )
-        for name, update in record["updates"].items()
-    ]
-    return head + _blocks(items)
-
-
-def encode_sub_batch(record: SubBatchRecord) -> bytes:
-    deletes = _blocks([_prefixed(bytes_of(name)) for name in record["delete"]])
-    return deletes + _blocks([_prefixed(bytes_of(k)) + _prefixed(v) for k, v in record["updates"].items()])
-
-
-def _prefixed(raw: bytes) -> bytes:
+def prefixed(raw: bytes) -> bytes:
     size = len(raw)
     return (_ONE_BYTE[size << 1] if size < 64 else encode_varint(size)) + raw
 
 
-def _blocks(items: list[bytes]) -> bytes:
+def blocks(items: list[bytes]) -> bytes:
     if not items:
         return b"\x00"
     out = bytearray()
@@ -176,6 +115,13 @@ class AvroCursor:
     def read_string(self, what: str) -> str:
         return text_of(self.read_bytes(what))
 
+    def read_new_key(self, known: Container[str]) -> str:
+        start = self.offset
+        name = self.read_string("a map key")
+        if name in known:
+            raise MalformedMessage(f"the map key {name!r} is repeated", PART, start)
+        return name
+
     def items(self) -> Iterator[None]:
         """Yields at the beginning of each item of a map or an array; the caller then reads the item. The items are in
         blocks, the last of which is empty."""
@@ -199,55 +145,8 @@ class AvroCursor:
             raise TrailingBytes(f"{left} bytes follow the value", PART, self.offset)
 
 
-def decode_batch(value: bytes) -> BatchRecord:
-    """Reads the value of a Batch message. Raises `MessageError`. The caller must check the ranges of the numbers."""
-    cursor = AvroCursor(value)
-    number = cursor.read_varint()
-    weight = cursor.read_bytes("the weight")
-    parent = cursor.read_exactly(HASH_BYTES, "the parent")
-    updates: dict[str, UpdateRecord] = {}
-    for _ in cursor.items():
-        name = _new_key(cursor, updates)
-        updates[name] = _read_update(cursor)
-    cursor.end_value()
-    return BatchRecord(num=number, weight=weight, parent=parent, updates=updates)
-
-
-def decode_sub_batch(value: bytes) -> SubBatchRecord:
-    cursor = AvroCursor(value)
-    deletes = [cursor.read_string("a delete") for _ in cursor.items()]
-    updates: dict[str, bytes] = {}
-    for _ in cursor.items():
-        name = _new_key(cursor, updates)
-        updates[name] = cursor.read_bytes("an update")
-    cursor.end_value()
-    return SubBatchRecord(delete=deletes, updates=updates)
-
-
 def decode_varint(value: bytes) -> int:
     cursor = AvroCursor(value)
     number = cursor.read_varint()
     cursor.end_value()
     return number
-
-
-def _read_update(cursor: AvroCursor) -> UpdateRecord:
-    value = cursor.read_bytes("a value")
-    start = cursor.offset
-    count = cursor.read_varint()
-    if not -(1 << 31) <= count < 1 << 31:
-        raise OutOfRange(f"the count {count} is no 32-bit integer", PART, start)
-    flag = cursor.read_exactly(1, "a delete flag")[0]
-    if flag > 1:
-        what = f"a delete flag is the byte {flag:02x}, neither 00 nor 01"
-        raise MalformedMessage(what, PART, cursor.offset - 1)
-    id_ = cursor.read_exactly(HASH_BYTES, "a sub batch id")
-    return {"value": value, "count": count, "delete": flag == 1, "subbatch": id_}
-
-
-def _new_key(cursor: AvroCursor, known: Container[str]) -> str:
-    start = cursor.offset
-    name = cursor.read_string("a map key")
-    if name in known:
-        raise MalformedMessage(f"the map key {name!r} is repeated", PART, start)
-    return name

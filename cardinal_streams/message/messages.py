@@ -39,7 +39,6 @@ from cardinal_streams.limits import (
     MessageLimits,
 )
 from cardinal_streams.message import avro
-from cardinal_streams.message.avro import BatchRecord, SubBatchRecord, UpdateRecord
 
 
 class Record(NamedTuple):
@@ -140,36 +139,57 @@ KEY_BYTES = 1 + HASH_BYTES
 SUB_BATCH_KEY_BYTES = KEY_BYTES + HASH_BYTES
 
 
+# {"type": "record", "name": "batch", "avro.codec": "snappy", "namespace": "cloud.rivet.cardinal", "fields": [
+#   {"name": "num", "type": "long"},
+#   {"name": "weight", "type": "bytes"},
+#   {"name": "parent", "type": {"name": "par", "type": "fixed", "size": 32}},
+#   {"name": "updates", "type": {"name": "upd", "type": "map", "values":
+#     {"type": "record", "name": "update", "fields": [
+#       {"name": "value", "type": "bytes"},
+#       {"name": "count", "type": "int"},
+#       {"name": "delete", "type": "boolean"},
+#       {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}}]}}}]}
 def _decode_batch(key: bytes, value: bytes) -> Batch:
     hash_ = _hash_of(key)
-    record = avro.decode_batch(value)
-    number = _unsigned(record["num"], "the number", NUMBER_ON_WIRE_MAX)
-    weight = record["weight"]
-    if len(weight) > WEIGHT_BYTES_MAX:
-        raise errors.OutOfRange(f"the weight has {len(weight)} bytes, more than {WEIGHT_BYTES_MAX}", "value")
+    cursor = avro.AvroCursor(value)
+    number = cursor.read_varint()
+    weight = cursor.read_bytes("the weight")
+    parent = cursor.read_exactly(HASH_BYTES, "the parent")
+    names: set[str] = set()
     values: dict[str, bytes] = {}
     deletes: list[str] = []
     counts: dict[str, int] = {}
     sub_batches: dict[str, bytes] = {}
-    for name, update in record["updates"].items():
-        given = 0
-        if update["count"]:
-            counts[name] = _unsigned(update["count"], f"the count of {name!r}", COUNT_MAX)
-            given += 1
-        if update["subbatch"] != ZERO_HASH:
-            sub_batches[name] = update["subbatch"]
-            given += 1
-        if update["delete"]:
+    for _ in cursor.items():
+        name = cursor.read_new_key(names)
+        names.add(name)
+        contents = cursor.read_bytes("a value")
+        start = cursor.offset
+        count = cursor.read_varint()
+        if not -(1 << 31) <= count < 1 << 31:
+            raise errors.OutOfRange(f"the count {count} is no 32-bit integer", "value", start)
+        flag = cursor.read_exactly(1, "a delete flag")[0]
+        if flag > 1:
+            what = f"a delete flag is the byte {flag:02x}, neither 00 nor 01"
+            raise errors.MalformedMessage(what, "value", cursor.offset - 1)
+        id_ = cursor.read_exactly(HASH_BYTES, "a sub batch id")
+        # At most one of the four fields is set.
+        if count:
+            counts[name] = _unsigned(count, f"the count of {name!r}", COUNT_MAX)
+        elif flag:
             deletes.append(name)
-            given += 1
-        if update["value"] or not given:
-            values[name] = update["value"]
-            given += 1
+        elif id_ != ZERO_HASH:
+            sub_batches[name] = id_
+        else:
+            values[name] = contents
+        given = (count != 0) + (id_ != ZERO_HASH) + flag + (contents != b"")
         if given > 1:
-            raise errors.MalformedMessage(
-                f"the entry {name!r} sets {given} of value, count, delete and subbatch", "value"
-            )
-    parent = record["parent"]
+            what = f"the entry {name!r} sets {given} of value, count, delete and subbatch"
+            raise errors.MalformedMessage(what, "value")
+    cursor.end_value()
+    _unsigned(number, "the number", NUMBER_ON_WIRE_MAX)
+    if len(weight) > WEIGHT_BYTES_MAX:
+        raise errors.OutOfRange(f"the weight has {len(weight)} bytes, more than {WEIGHT_BYTES_MAX}", "value")
     return Batch(
         hash=hash_,
         number=number,
@@ -191,6 +211,9 @@ def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
     return SubBatchHeader(key[1:KEY_BYTES], _sub_batch_id(key), count)
 
 
+# {"type": "record", "name": "update", "fields": [
+#   {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
+#   {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}}]}
 def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
     if len(key) <= SUB_BATCH_KEY_BYTES:
         raise errors.TruncatedMessage("the key ends before the index", "key", len(key))
@@ -199,8 +222,14 @@ def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
     except errors.MessageError as error:
         raise type(error)(error.what, "key", SUB_BATCH_KEY_BYTES + error.offset) from error
     _unsigned(index, "the index", COUNT_MAX, "key", SUB_BATCH_KEY_BYTES)
-    record = avro.decode_sub_batch(value)
-    return SubBatchMsg(key[1:KEY_BYTES], _sub_batch_id(key), index, tuple(record["delete"]), record["updates"])
+    cursor = avro.AvroCursor(value)
+    deletes = tuple([cursor.read_string("a delete") for _ in cursor.items()])
+    updates: dict[str, bytes] = {}
+    for _ in cursor.items():
+        name = cursor.read_new_key(updates)
+        updates[name] = cursor.read_bytes("an update")
+    cursor.end_value()
+    return SubBatchMsg(key[1:KEY_BYTES], _sub_batch_id(key), index, deletes, updates)
 
 
 def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
@@ -290,13 +319,6 @@ def check_count(count: int, what: str) -> int:
     return count
 
 
-def check_present(count: int, what: str) -> int:
-    """Returns a count as `check_count` does, but refuses 0: in a Batch entry, it would be read as an empty value."""
-    if not count:
-        raise errors.PayloadOutOfRange(f"{what} is 0")
-    return check_count(count, what)
-
-
 def check_sub_batch_id(id_: bytes) -> bytes:
     """Returns an id of 32 bytes. Refuses 32 zero bytes, which stand for "no sub batch" in a Batch message."""
     if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
@@ -319,29 +341,29 @@ def _key_bytes(key: str) -> bytes:
         raise errors.PayloadOutOfRange(f"the key {key!r} is no text") from error
 
 
+def _entry(name: str, value: bytes = b"", count: int = 0, flag: bytes = b"\0", id_: bytes = ZERO_HASH) -> bytes:
+    """Returns an entry of the map "updates" of a Batch. At most one of its fields is set."""
+    key = avro.prefixed(_key_bytes(name))
+    return b"".join((key, avro.prefixed(value), avro.encode_varint(count), flag, id_))
+
+
 def _encode_batch(message: Batch) -> Record:
-    updates: dict[str, UpdateRecord] = {}
-    for name, value in message.values.items():
-        updates[check_key(name)] = UpdateRecord(value=value, count=0, delete=False, subbatch=ZERO_HASH)
-    for name in message.deletes:
-        updates[check_key(name)] = UpdateRecord(value=b"", count=0, delete=True, subbatch=ZERO_HASH)
+    updates = {name: _entry(name, value) for name, value in message.values.items()}
+    updates |= {name: _entry(name, flag=b"\1") for name in message.deletes}
     for name, count in message.counts.items():
-        check_present(count, f"the count of {name!r}")
-        updates[check_key(name)] = UpdateRecord(value=b"", count=count, delete=False, subbatch=ZERO_HASH)
-    for name, id_ in message.sub_batches.items():
-        check_sub_batch_id(id_)
-        updates[check_key(name)] = UpdateRecord(value=b"", count=0, delete=False, subbatch=id_)
+        # A count of 0 would be read as an empty value.
+        if not count:
+            raise errors.PayloadOutOfRange(f"the count of {name!r} is 0")
+        updates[name] = _entry(name, count=check_count(count, f"the count of {name!r}"))
+    updates |= {name: _entry(name, id_=check_sub_batch_id(id_)) for name, id_ in message.sub_batches.items()}
     given = len(message.values) + len(message.deletes) + len(message.counts) + len(message.sub_batches)
     if given != len(updates):
         raise errors.PrefixConflict("a name is in two of values, deletes, counts and sub batches")
-    weight = check_weight(message.weight)
-    record = BatchRecord(
-        num=check_number(message.number),
-        weight=weight.to_bytes((weight.bit_length() + 7) // 8, "big"),
-        parent=check_hash(message.parent, "the parent"),
-        updates=dict(sorted(updates.items())),
-    )
-    return Record(b"\x00" + check_hash(message.hash, "the hash"), avro.encode_batch(record))
+    weight = check_weight(message.weight).to_bytes((message.weight.bit_length() + 7) // 8, "big")
+    number = avro.encode_varint(check_number(message.number))
+    head = number + avro.prefixed(weight) + check_hash(message.parent, "the parent")
+    value = head + avro.blocks([updates[name] for name in sorted(updates)])
+    return Record(b"\x00" + check_hash(message.hash, "the hash"), value)
 
 
 def _encode_header(message: SubBatchHeader) -> Record:
@@ -353,10 +375,9 @@ def _encode_header(message: SubBatchHeader) -> Record:
 def _encode_item(message: SubBatchMsg) -> Record:
     key = check_hash(message.hash, "the hash") + check_sub_batch_id(message.id)
     index = avro.encode_varint(check_count(message.index, "the index"))
-    for name in (*message.deletes, *message.updates):
-        check_key(name)
-    record = SubBatchRecord(delete=list(message.deletes), updates=message.updates)
-    return Record(b"\x02" + key + index, avro.encode_sub_batch(record))
+    deletes = [avro.prefixed(_key_bytes(name)) for name in message.deletes]
+    updates = [avro.prefixed(_key_bytes(name)) + avro.prefixed(value) for name, value in message.updates.items()]
+    return Record(b"\x02" + key + index, avro.blocks(deletes) + avro.blocks(updates))
 
 
 def _encode_value(message: BatchMsg) -> Record:

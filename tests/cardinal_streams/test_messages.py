@@ -21,7 +21,6 @@ from cardinal_streams.errors import (
     UnknownPrefixByte,
 )
 from cardinal_streams.limits import COUNT_MAX, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, MessageLimits
-from cardinal_streams.message import avro
 from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
@@ -37,6 +36,7 @@ from cardinal_streams.message.messages import (
     encode,
 )
 from tests.cardinal_streams.helpers import hash_of, vectors
+from tests.cardinal_streams.test_avro import BATCH_SCHEMA, written_by_fastavro
 
 H, ID = hash_of("block"), hash_of("id")
 HEX, ID_HEX = H.hex(), ID.hex()
@@ -191,8 +191,8 @@ def test_wrong_keys_and_values(key: str, value: str, error: type[MessageError]) 
 
 def batch_value(number: int = 1, weight: bytes = b"\1", updates: dict[str, dict[str, Any]] | None = None) -> bytes:
     unset = {"value": b"", "count": 0, "delete": False, "subbatch": bytes(32)}
-    entries: Any = {name: unset | entry for name, entry in (updates or {}).items()}
-    return avro.encode_batch({"num": number, "weight": weight, "parent": bytes(32), "updates": entries})
+    entries = {name: unset | entry for name, entry in (updates or {}).items()}
+    return written_by_fastavro(BATCH_SCHEMA, {"num": number, "weight": weight, "parent": bytes(32), "updates": entries})
 
 
 @pytest.mark.parametrize(
