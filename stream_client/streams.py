@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, Unpack
 
@@ -170,7 +169,14 @@ class Stream(StreamAdmin):
         last = await self.find_index(NEW) if end is None else end
         arrow = ArrowBatches(self.name, self.partition, decode)
         follower = self.follow(start, stop_at_end=True, page_messages=page_messages, on_hole=on_hole)
-        return arrow.reader(await self.session.shell.iterated(partial(_batch_before, last, follower, arrow)))
+
+        async def next_batch() -> Any:
+            page = await follower.next_page()
+            if page and page[-1].index >= last - 1:
+                follower.stop()
+            return arrow.batch([message for message in page if message.index < last]) if page else None
+
+        return arrow.reader(await self.session.shell.iterated(next_batch))
 
 
 class PartitionedStream(ByPartition[Stream]):
@@ -301,15 +307,6 @@ class PartitionedStream(ByPartition[Stream]):
     async def delete(self, *, keep_positions: bool = False) -> int:
         """Deletes all partitions as `Stream.delete` does, and returns the number of deleted messages."""
         return sum([await stream.delete(keep_positions=keep_positions) for stream in self.partitions])
-
-
-async def _batch_before(end: int, follower: Follower, arrow: ArrowBatches) -> Any:
-    """Returns a record batch of those messages of the follower's next page whose index is lower than `end`. None: the
-    follower has no further page."""
-    page = await follower.next_page()
-    if page and page[-1].index >= end - 1:
-        follower.stop()
-    return arrow.batch([message for message in page if message.index < end]) if page else None
 
 
 async def create_streams(session: ClientSession, name: str | None, partitions: int = 1) -> list[Stream]:

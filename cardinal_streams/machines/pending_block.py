@@ -95,7 +95,9 @@ class PendingBlock:
         # The early messages are taken once more, now as messages of an announced block.
         early = self.values, self.deletes, self.headers, self.items
         self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
-        self.size_bytes = _size_of_batch(batch)
+        names = (*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches)
+        contents_bytes = sum(map(len, batch.values.values()))
+        self.size_bytes = contents_bytes + sum(map(len, names)) + len(names) * ENTRY_BYTES
         return self._replay(*early)
 
     def take_value(self, key: str, value: bytes) -> Receipt:
@@ -257,8 +259,3 @@ def _size_of(message: SubBatchMsg) -> int:
     updates = sum(len(key) + len(value) for key, value in message.updates.items())
     entries = len(message.updates) + len(message.deletes) + 1
     return updates + sum(map(len, message.deletes)) + entries * ENTRY_BYTES
-
-
-def _size_of_batch(batch: Batch) -> int:
-    names = (*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches)
-    return sum(map(len, batch.values.values())) + sum(map(len, names)) + len(names) * ENTRY_BYTES

@@ -111,7 +111,7 @@ class Producer:
         outgoing = {topic: self._checked(of_topic) for topic, of_topic in messages.items()}
         self._seen.put(payload.hash, None)
         self._open.update(new)
-        self._count(outgoing)
+        self._made += sum(map(len, outgoing.values()))
         self._sent += 1
         return outgoing
 
@@ -126,9 +126,8 @@ class Producer:
         topic = self._open.pop((hash_, id_))
         if topic is None:
             return {}
-        outgoing = {topic: records}
-        self._count(outgoing)
-        return outgoing
+        self._made += len(records)
+        return {topic: records}
 
     def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
         """Allows a sub batch to be sent again, after the transport failed to send `outgoing`."""
@@ -203,9 +202,6 @@ class Producer:
             if len(key) > self._limits.key_bytes_max or len(value) > self._limits.value_bytes_max:
                 raise PayloadOutOfRange(f"a message of {len(key)} + {len(value)} bytes is larger than the limits allow")
         return records
-
-    def _count(self, outgoing: Outgoing) -> None:
-        self._made += sum(map(len, outgoing.values()))
 
 
 def sub_batch_messages(

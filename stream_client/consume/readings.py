@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stream_client.consume.options import ConsumerOptions
-from stream_client.consume.page import Page, find_holes
+from stream_client.consume.page import find_holes
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
@@ -163,7 +163,12 @@ class ReadingLoop:
         moved = self._moved(partitions, lambda reading: reading.kept_index)
         if moved:
             await self._positions.save(self._stream_name, moved)
-        self._kept(moved)
+        for partition, index in moved.items():
+            reading = self.readings.get(partition)
+            # During the wait, somebody may have set the position, or the lease may have been lost.
+            if reading is not None and partition not in self._resets:
+                reading.kept_index = index
+        self._saved(moved)
 
     def drop(self, partition: int) -> None:
         reading = self.readings.pop(partition)
@@ -238,15 +243,6 @@ class ReadingLoop:
             and partition not in self._resets
         }
 
-    def _kept(self, indexes: Mapping[int, int]) -> None:
-        """Records that these positions are safely stored."""
-        for partition, index in indexes.items():
-            reading = self.readings.get(partition)
-            # During the wait, somebody may have set the position, or the lease may have been lost.
-            if reading is not None and partition not in self._resets:
-                reading.kept_index = index
-        self._saved(indexes)
-
     def _saved(self, indexes: Mapping[int, int]) -> None:
         for partition, index in indexes.items():
             reading = self.readings.get(partition)
@@ -272,17 +268,6 @@ class ReadingLoop:
             reading.reader.waits = not stop_at_end
             if not (stop_at_end and reading.ended):
                 reading.reader.ask()
-
-    def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Records the stream's incarnation. Raises PositionBeyondEnd if the position is beyond the partition's end."""
-        if page.created_us is not None:
-            # From here on the node returns no messages of another incarnation.
-            reading.mark.created_us = reading.reader.created_us = page.created_us
-        if page.next_index is not None and page.next_index < reading.next_index:
-            raise PositionBeyondEnd(
-                f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
-                f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
-            )
 
     def _note_reset(self, partition: int) -> None:
         """Records that somebody else has changed the position of a partition. Drops the rest of its page."""
@@ -318,14 +303,22 @@ class ReadingLoop:
             logger.warning("%s", event)
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Makes the arrived page the current one, and requests the next. Returns whether it has messages."""
+        """Makes the arrived page the current one, and requests the next. Returns whether it has messages. Raises
+        PositionBeyondEnd if the position is beyond the partition's end."""
         page = reading.reader.take()
         # The position means nothing in a stream that was made again, and neither does the page that begins at it.
         if page.created_us is not None and not reading.mark.is_of(page.created_us):
             await self._begin_anew(reading, page.created_us)
             self._ask(stop_at_end)
             return False
-        self._check(reading, page)
+        if page.created_us is not None:
+            # From here on the node returns no messages of another incarnation.
+            reading.mark.created_us = reading.reader.created_us = page.created_us
+        if page.next_index is not None and page.next_index < reading.next_index:
+            raise PositionBeyondEnd(
+                f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
+                f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
+            )
         reading.ended = page.at_end
         # The reader will not fetch this page again, so the page is stored before any code can raise an error.
         reading.messages, reading.at = page.messages, 0

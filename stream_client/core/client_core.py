@@ -244,7 +244,11 @@ class ClientCore:
         Returns whether the caller must drop the connection because nothing has arrived over it for too long."""
         # Without a wire there is either no connection, or a handshake of a secure channel that may be late.
         if self.connection.wire is None:
-            return self._check_channel()
+            error = self.connection.check_channel()
+            if error is not None:
+                self.fail_all(error)
+            self._silent_checks += self.connection.framing is not None
+            return self.connection.framing is not None and self._silent_checks >= SILENT_CHECKS_MAX
         # Over a lost route nothing can be answered, and a request sent now would arrive twice when the route is back.
         if self.service_route.is_lost:
             self.service_route.ask()
@@ -256,16 +260,6 @@ class ClientCore:
         # More than 32 messages lost in a row make a secure channel deaf, while the connection is good.
         if self.connection.is_encrypted and self._silent_checks == SILENT_CHANNEL_CHECKS:
             self.connection.renew(ConnectionLost("nothing comes through the secure channel any more"))
-        return self._silent_checks >= SILENT_CHECKS_MAX
-
-    def _check_channel(self) -> bool:
-        """Repeats an unanswered handshake. Returns whether the caller must drop the connection."""
-        error = self.connection.check_channel()
-        if error is not None:
-            self.fail_all(error)
-        if self.connection.framing is None:
-            return False
-        self._silent_checks += 1
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _channel_changed(self, error: ClientError | None) -> None:
@@ -413,7 +407,6 @@ class ClientCore:
             self.service_route.ask()
 
     def _leave_connection(self) -> None:
-        """Forgets the routes to all streams, and marks every request as not sent, because the connection has ended."""
         self.streams.close_all()
         self.calls.disconnected()
 

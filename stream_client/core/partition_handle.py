@@ -104,11 +104,6 @@ class StreamInUse:
         for handle in self.handles.values():
             handle.close()
 
-    def fail_pushes(self, error: ClientError) -> None:
-        for handle in self.handles.values():
-            for queue in list(handle.queues):
-                queue.fail_all(error)
-
     def is_stalled(self) -> bool:
         # Every queue is asked, because each compares its state with that at the last call.
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]

@@ -229,7 +229,9 @@ class StreamsInUse:
             self._report_made([handle for handle, _ in routes])
             return
         # Without the stream, the requests that wait for it can never be sent.
-        stream.fail_pushes(error)
+        for handle in stream.handles.values():
+            for queue in list(handle.queues):
+                queue.fail_all(error)
         self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
 
     def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:

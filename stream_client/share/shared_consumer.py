@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Self, Unpack
 
 from stream_client.admin import StreamAdmin
@@ -89,15 +89,20 @@ class SharedConsumer(BaseConsumer):
         # None of the next steps may read or save a partition whose lease is lost.
         self._drop_lost()
         returned = asked_back & self._fences.keys()
-        if returned and not await self._has_saved(returned):
-            # Without the save, the next member would process again the messages that this member has processed. So this
-            # member keeps the partitions, and tries the save again when it next examines its leases.
-            asked_back -= returned
-        elif returned:
-            # The save took time, and more leases may have been lost meanwhile.
-            self._drop_lost()
-            for partition in returned & self._fences.keys():
-                self._drop(partition)
+        if returned:
+            try:
+                await self._loop.save(returned)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                # Without the save, the next member would process again the messages that this member has processed. So
+                # this member keeps the partitions, and tries the save again when it next examines its leases.
+                asked_back -= returned
+            else:
+                # The save took time, and more leases may have been lost meanwhile.
+                self._drop_lost()
+                for partition in returned & self._fences.keys():
+                    self._drop(partition)
         for partition in asked_back:
             self._member.give_back(partition)
         await self._begin(sorted(held - asked_back - self._fences.keys()))
@@ -110,16 +115,6 @@ class SharedConsumer(BaseConsumer):
         """Saves the positions now, as `Consumer.save` does. Raises LeaseLost if a lease was lost."""
         await super().save(with_last=with_last)
         await self.follow_leases()
-
-    async def _has_saved(self, partitions: Collection[int]) -> bool:
-        """Saves the positions of these partitions. Returns False after an error for which a retry may help."""
-        try:
-            await self._loop.save(partitions)
-        except ClientError as error:
-            if not error.retriable:
-                raise
-            return False
-        return True
 
     async def _begin(self, partitions: Sequence[int]) -> None:
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
