@@ -12,7 +12,7 @@ be left out."""
 
 from __future__ import annotations
 
-import re
+from typing import Annotated
 
 import msgspec
 
@@ -22,26 +22,26 @@ from cardinal_streams.machines.events import Checkpoint, OpenReorg, Start
 from cardinal_streams.resumption import format_token, parse_token
 
 VERSION = 1
-_WEIGHT = re.compile("0x[0-9a-f]{1,64}")
-_HASH = re.compile(f"0x[0-9a-f]{{{2 * HASH_BYTES}}}")
+HashText = Annotated[str, msgspec.Meta(pattern=rf"\A0x[0-9a-f]{{{2 * HASH_BYTES}}}\Z")]
+WeightText = Annotated[str, msgspec.Meta(pattern=r"\A0x[0-9a-f]{1,64}\Z")]
 
 
 class StartText(msgspec.Struct, forbid_unknown_fields=True):
-    hash: str
+    hash: HashText
     number: int
-    weight: str
+    weight: WeightText
 
 
 class OpenText(msgspec.Struct, forbid_unknown_fields=True):
-    hash: str
+    hash: HashText
     number: int
     offset: int
     is_begun: bool
-    removed_weight: str
+    removed_weight: WeightText
 
 
 class FinishedText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ancestor: str
+    ancestor: HashText
     # Older programs wrote the first block of a finished reorg, which is not read any more.
     first_block: str = ""
 
@@ -54,9 +54,9 @@ class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
     open_reorgs: list[OpenText]
     finished_reorgs: list[FinishedText]
     read: str = ""
-    needed: list[str] = []
+    needed: list[HashText] = []
     created: str | msgspec.UnsetType = msgspec.UNSET
-    given_up: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    given_up: dict[HashText, str] | msgspec.UnsetType = msgspec.UNSET
     first_number: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -101,12 +101,12 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
     start = found.start
     open_reorgs = [
         OpenReorg(
-            _hash(each.hash), _number(each.number), _number(each.offset), each.is_begun, _weight(each.removed_weight)
+            _hash(each.hash), _number(each.number), _number(each.offset), each.is_begun, int(each.removed_weight, 16)
         )
         for each in found.open_reorgs
     ]
     return Checkpoint(
-        start=None if start is None else Start(_hash(start.hash), _number(start.number), _weight(start.weight)),
+        start=None if start is None else Start(_hash(start.hash), _number(start.number), int(start.weight, 16)),
         position=position,
         history=history,
         open_reorgs=tuple(open_reorgs),
@@ -119,15 +119,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
     )
 
 
-def _weight(text: str) -> int:
-    if not _WEIGHT.fullmatch(text):
-        raise CheckpointError(f"{text[:80]!r} is no weight")
-    return int(text, 16)
-
-
 def _hash(text: str) -> bytes:
-    if not _HASH.fullmatch(text):
-        raise CheckpointError(f"{text[:80]!r} is no hash")
     return bytes.fromhex(text[2:])
 
 
