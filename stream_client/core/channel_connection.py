@@ -28,7 +28,7 @@ from ockam.identity.channel.identity_history import PeerIdentity, format_identif
 from ockam.identity.channel.messages import PLAINTEXT, PlaintextReader, PlaintextWriter
 from ockam.identity.channel.proof import OwnIdentity
 from ockam.identity.channel.transport import OVERHEAD_BYTES
-from ockam.transport.frames import BadFrame, FrameHeads
+from ockam.transport.frames import BadFrame
 from ockam.transport.wire import Wire
 from stream_client.core.client_connection import ClientConnection
 from stream_client.errors import (
@@ -82,8 +82,12 @@ class ChannelConnection(ClientConnection):
         self._machine: ChannelMachine | None = None
         self._inner = local(b"")
         self._plaintexts = PlaintextReader(HERE, None)
-        self._unsealed = UnsealedFrames(b"", self._heads)
+        # The waiting frames, in the order in which they are encrypted together and sent. Each begins with the encoded
+        # routes to the other end of the channel.
+        self._groups: list[FrameGroup] = []
         self._group = NO_GROUP
+        self._frame_header = b""
+        self._writer = PlaintextWriter()
         self._checks = self._silent = self._refused = 0
         self._worked = self._has_worked = self._has_opened = self._is_ended = False
         self.handshakes = 0
@@ -103,10 +107,11 @@ class ChannelConnection(ClientConnection):
         if self._machine is not None:
             self._machine.check()
             assert self.framing is not None
-        assert self.wire is not None or not self._unsealed.size_bytes
+        assert self.wire is not None or not self._groups
 
     def _counted_bytes(self) -> int:
-        return super()._counted_bytes() + self._unsealed.size_bytes
+        unsealed = sum(group.frame_bytes * len(group.plaintexts) for group in self._groups)
+        return super()._counted_bytes() + unsealed
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         super().connected(wire, greeted=greeted)
@@ -128,7 +133,7 @@ class ChannelConnection(ClientConnection):
         group = self._group
         if header is not group.header or len(payload) != group.payload_bytes:
             try:
-                group = self._group = self._unsealed.begin_group(header, len(payload))
+                group = self._group = self._begin_group(header, len(payload))
             except FrameTooLarge as error:
                 return RequestRefused(f"too large to send through the secure channel: {error}")
         group.plaintexts.append(group.head + payload + group.tail)
@@ -136,6 +141,34 @@ class ChannelConnection(ClientConnection):
             self.on_outgoing()
         self.outgoing_bytes += group.frame_bytes
         return None
+
+    def _begin_group(self, header: bytes, payload_bytes: int) -> FrameGroup:
+        """Returns a new group at the end of the waiting frames. The caller appends plaintexts to it. Raises
+        FrameTooLarge; a frame that is too large uses up no nonce."""
+        inner = self._writer.around(header, payload_bytes)
+        sealed_bytes = len(inner[0]) + payload_bytes + len(inner[1]) + OVERHEAD_BYTES
+        outer = self._heads.around(self._frame_header).get(sealed_bytes)
+        if outer is None:
+            outer = self._heads.make(self._frame_header, sealed_bytes)
+        frame_bytes = len(outer[0]) + sealed_bytes + len(outer[1])
+        group = FrameGroup(header, payload_bytes, frame_bytes, *inner, *outer)
+        self._groups.append(group)
+        return group
+
+    def _seal(self, machine: ChannelMachine) -> bytes:
+        """Removes all waiting frames, and returns their bytes. Raises NoncesUsedUp; then the frames are dropped."""
+        # A group stays empty if an exception, such as that of a signal handler, interrupted the caller.
+        groups, self._groups = [group for group in self._groups if group.plaintexts], []
+        sealed = machine.seal_many([plaintext for group in groups for plaintext in group.plaintexts])
+        parts: list[bytes] = []
+        at = 0
+        for group in groups:
+            end = at + len(group.plaintexts)
+            # Between two messages stand the end of one frame and the beginning of the next.
+            between = group.frame_tail + group.frame_head
+            parts += (group.frame_head, between.join(sealed[at:end]), group.frame_tail)
+            at = end
+        return b"".join(parts)
 
     def data_to_send(self) -> bytes:
         # Open batches become frames first: they are encrypted like all others.
@@ -145,7 +178,7 @@ class ChannelConnection(ClientConnection):
             self._group = NO_GROUP
             assert self._machine is not None
             try:
-                self._outgoing.append(self._unsealed.seal(self._machine))
+                self._outgoing.append(self._seal(self._machine))
             except NoncesUsedUp as error:
                 # The core sends the requests in these frames again through the next channel.
                 self._lose(ConnectionLost(str(error)))
@@ -303,7 +336,8 @@ class ChannelConnection(ClientConnection):
         assert self.framing is not None
         # From here on all messages of this address are encrypted, and requests can be sent.
         self._plaintexts = PlaintextReader(HERE, None)
-        self._unsealed = UnsealedFrames(self.framing.encode_routes(message.return_route, ()), self._heads)
+        self._frame_header = self.framing.encode_routes(message.return_route, ())
+        self._writer = PlaintextWriter()
         self.wire = self.framing
         self._has_opened = True
         self._silent = 0
@@ -341,8 +375,7 @@ class ChannelConnection(ClientConnection):
         self.wire = None
 
     def _drop_unsealed(self) -> None:
-        self._unsealed.clear()
-        self._group = NO_GROUP
+        self._groups, self._group = [], NO_GROUP
         self._drop_batches()
         self.outgoing_bytes = sum(map(len, self._outgoing))
 
@@ -368,49 +401,3 @@ class FrameGroup(msgspec.Struct, eq=False):
 
 NO_GROUP = FrameGroup(b"", -1, 0, b"", b"", b"", b"")
 """The value while no group is begun. No frame belongs to it, because no payload has the size -1."""
-
-
-class UnsealedFrames:
-    """The waiting frames of one channel, in the order in which they are encrypted together and sent."""
-
-    def __init__(self, frame_header: bytes, heads: FrameHeads) -> None:
-        """frame_header: the encoded routes of each frame: the route to the other end of the channel."""
-        self._frame_header = frame_header
-        self._heads = heads
-        self._writer = PlaintextWriter()
-        self._groups: list[FrameGroup] = []
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(group.frame_bytes * len(group.plaintexts) for group in self._groups)
-
-    def begin_group(self, header: bytes, payload_bytes: int) -> FrameGroup:
-        """Returns a new group at the end of the waiting frames. The caller appends plaintexts to it. Raises
-        FrameTooLarge; a frame that is too large uses up no nonce."""
-        inner = self._writer.around(header, payload_bytes)
-        sealed_bytes = len(inner[0]) + payload_bytes + len(inner[1]) + OVERHEAD_BYTES
-        outer = self._heads.around(self._frame_header).get(sealed_bytes)
-        if outer is None:
-            outer = self._heads.make(self._frame_header, sealed_bytes)
-        frame_bytes = len(outer[0]) + sealed_bytes + len(outer[1])
-        group = FrameGroup(header, payload_bytes, frame_bytes, *inner, *outer)
-        self._groups.append(group)
-        return group
-
-    def clear(self) -> None:
-        self._groups = []
-
-    def seal(self, machine: ChannelMachine) -> bytes:
-        """Removes all waiting frames, and returns their bytes. Raises NoncesUsedUp; then the frames are dropped."""
-        # A group stays empty if an exception, such as that of a signal handler, interrupted the caller.
-        groups, self._groups = [group for group in self._groups if group.plaintexts], []
-        sealed = machine.seal_many([plaintext for group in groups for plaintext in group.plaintexts])
-        parts: list[bytes] = []
-        at = 0
-        for group in groups:
-            end = at + len(group.plaintexts)
-            # Between two messages stand the end of one frame and the beginning of the next.
-            between = group.frame_tail + group.frame_head
-            parts += (group.frame_head, between.join(sealed[at:end]), group.frame_tail)
-            at = end
-        return b"".join(parts)

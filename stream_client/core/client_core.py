@@ -190,13 +190,8 @@ class ClientCore:
         lost = error or ConnectionLost("the connection ended")
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
-        self._leave_connection()
-        self._break_conversations(lost)
-        self.connection.finish_taken()
-        self.service_route.disconnected(lost)
         # With an error, the other side broke the protocol, and would probably do so again over the next connection.
-        if error is not None:
-            self.fail_all(error)
+        self._lose(lost, fails=error is not None)
 
     def fail_all(self, error: ClientError) -> None:
         """Fails every unanswered request and push. The client continues: its streams and conversations stay in use."""
@@ -273,11 +268,15 @@ class ClientCore:
             self.close(error)
             return
         # The TCP connection stays, but everything that went through the channel is lost as if the connection had ended.
+        self._lose(error, fails=is_refused)
+
+    def _lose(self, error: ClientError, *, fails: bool) -> None:
+        """Leaves the connection or the secure channel that has ended. `fails`: whether all requests fail."""
         self._leave_connection()
         self._break_conversations(error)
         self.connection.finish_taken()
         self.service_route.disconnected(error)
-        if is_refused:
+        if fails:
             self.fail_all(error)
 
     # ----------------------------------------------------------------------------------------- for the session
