@@ -7,8 +7,8 @@ errors.
         for message in await stream.pull(0, 10):
             print(message.index, message.data)
 
-This package imports `connect`, `Tls`, `Token` and `OwnIdentity` only when a program uses them. So the blocking client
-works without trio and AnyIO, and loads OpenSSL only for TLS.
+This package imports `Tls`, `Token` and `OwnIdentity` only when a program uses them, and AnyIO only for `connect`. So
+the blocking client works without trio and AnyIO, and loads OpenSSL only for TLS.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ockam.actors.address import Address, Route
 from stream_client.admin import PositionListing, StreamListing, list_positions, set_position
 from stream_client.arguments import FIRST, LAST, NEW, BeforeLike, BytesLike, HeadersLike, StartLike
 from stream_client.client import StreamClient
+from stream_client.connecting import SecureChannel, connect
 from stream_client.consume.consumer import Consumer, Follower, Messages, PartitionedConsumer
 from stream_client.consume.options import ConsumerArguments, OnEvent
 from stream_client.consume.page import OnHole, Page
@@ -62,7 +63,6 @@ from stream_client.errors import (
 from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.routed_messages import RoutedMessage
-from stream_client.secure import SecureChannel
 from stream_client.session import Connected, Conversation
 from stream_client.share.membership import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer, SharedMessages
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
     from ockam.identity.channel.proof import OwnIdentity
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
-    from stream_client.connecting import connect
 
 __all__ = [
     "FIRST",
@@ -191,7 +190,6 @@ _LATER = {
     "OwnIdentity": "ockam.identity.channel.proof",
     "Tls": "ockam.identity.tls",
     "Token": "ockam.identity.token",
-    "connect": "stream_client.connecting",
 }
 """The names that are imported when a program first uses them, with their modules."""
 

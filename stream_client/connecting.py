@@ -1,27 +1,87 @@
-"""`connect`: opens a client of a node."""
+"""`connect`: opens a client of a node. SecureChannel: the settings of its secure channel to that node."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ockam.actors.address import Route
+import msgspec
+
+from ockam.actors.address import Route, local
 from stream_client.arguments import check_tls, check_token, start_tracing, to_address
 from stream_client.client import StreamClient
+from stream_client.core.client_connection import ClientConnection
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
-from stream_client.secure import SecureChannel, connection_of
+from stream_client.errors import InvalidArgument
 from stream_client.session import ClientSession
 from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, BaseShell, Framing, OnLink, Reconnect, ShellSettings
 
 if TYPE_CHECKING:
+    from ockam.identity.channel.proof import OwnIdentity
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
 
 SHELL: ContextVar[type[BaseShell] | None] = ContextVar("SHELL", default=None)
 """The class of the shell that `connect` makes; None: AsyncShell. The blocking `connect` sets BlockingShell."""
+
+
+LISTENER = "secure_channel"
+"""The name of the listener for secure channels at a stream node. Ockam's Rust nodes listen at "api"."""
+
+
+class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """Encrypts everything between a client and the node that has the services, also through other nodes.
+
+    identity: the client's own identity: a file that `stream-node identity create` has made, or an OwnIdentity.
+    peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it on that
+        node; or several identifiers, of which the node must have one. There is no certificate authority.
+    name: the name of the listener at the node.
+    """
+
+    identity: OwnIdentity | str | os.PathLike[str]
+    peer: str | tuple[str, ...]
+    name: str = LISTENER
+
+    def load(self) -> OwnIdentity:
+        """Returns the client's own identity. Raises InvalidArgument if its file cannot be used."""
+        from ockam.identity.channel.errors import IdentityFileError
+        from ockam.identity.channel.identity_file import load_identity
+        from ockam.identity.channel.proof import OwnIdentity
+
+        if isinstance(self.identity, OwnIdentity):
+            return self.identity
+        try:
+            return load_identity(Path(self.identity), int(time.time()))
+        except IdentityFileError as error:
+            raise InvalidArgument(str(error)) from error
+
+
+def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> ClientConnection | None:
+    """Returns a connection with a channel over the route `via`; None without `channel`. Raises InvalidArgument."""
+    if channel is None:
+        return None
+    if framing != "head":
+        raise InvalidArgument(
+            "a secure channel needs the framing head: peers of the legacy framing have no such channel"
+        )
+    # These modules are loaded here, since most clients need no cryptography.
+    from ockam.identity.channel.errors import InvalidIdentifier
+    from ockam.identity.channel.identity_history import parse_identifier
+    from stream_client.core.channel_connection import ChannelConnection, ChannelSettings
+
+    try:
+        peers = frozenset(map(parse_identifier, (channel.peer,) if isinstance(channel.peer, str) else channel.peer))
+    except InvalidIdentifier as error:
+        raise InvalidArgument(f"the peer of a secure channel: {error}") from error
+    if not peers:
+        raise InvalidArgument("the peer of a secure channel: name the identity of the node that you want to reach")
+    return ChannelConnection(ChannelSettings(channel.load(), peers, (*via, local(channel.name))))
 
 
 @asynccontextmanager

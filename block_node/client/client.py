@@ -39,9 +39,9 @@ from block_node.protocol_reading import (
 from ockam.actors.address import Route
 from ockam.protocol import Protocol
 from stream_client.client import StreamClient
+from stream_client.connecting import SecureChannel
 from stream_client.connecting import connect as connect_stream_client
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
-from stream_client.secure import SecureChannel
 from stream_client.shell.base_shell import Reconnect
 
 if TYPE_CHECKING:

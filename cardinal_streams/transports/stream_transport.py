@@ -3,7 +3,7 @@
 The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
 partition. The module `checkpoints` saves offsets. The first client that sends to a topic decides how many partitions it
 has. Reading creates a topic only if the node cannot list its streams. Topics and partitions that are added later are
-noticed within some seconds, by subscriptions and by producers (`stream_client.partition_watch`)."""
+noticed within some seconds, by subscriptions and by producers (`stream_client.partitions`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stream_client import (
 )
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
-from stream_client.partition_watch import PartitionWatch
+from stream_client.partitions import PartitionWatch
 from stream_client.session import ClientSession
 from stream_service.extensions import FromIndex, StreamInfo
 from stream_service.names import partition_of

@@ -11,7 +11,7 @@ from stream_client.consume.page import find_holes
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
-from stream_client.partition_watch import PartitionWatch
+from stream_client.partitions import PartitionWatch
 from stream_client.positions import KnownPosition, Positions, resume
 from stream_client.session import ClientSession
 from stream_service.extensions import FromIndex, RichMessage

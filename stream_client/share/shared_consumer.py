@@ -10,7 +10,7 @@ from stream_client.consume.consumer import BaseConsumer, Messages
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.readings import PartitionReading, ReadingLoop
 from stream_client.errors import ClientError, LeaseLost
-from stream_client.partition_watch import PartitionWatch
+from stream_client.partitions import PartitionWatch
 from stream_client.positions import check_keeps_positions, check_name
 from stream_client.share.membership import LeaseMember
 from stream_service.extensions import RichMessage

@@ -88,7 +88,7 @@ class ChannelOptions(NamedTuple):
                 raise UsageError(f"{lone} needs --peer, the identity of the node that you want to reach")
             return None
         from stream_client import SecureChannel
-        from stream_client.secure import LISTENER
+        from stream_client.connecting import LISTENER
         from stream_node.node.identity.channel_services import user_identity_file
 
         file = self.identity or target.identity or user_identity_file()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from stream_client.partition_watch import UNANSWERED_S, PartitionWatch
+from stream_client.partitions import UNANSWERED_S, PartitionWatch
 from stream_client.session import ClientSession
 from stream_service.extensions import ListResponse
 

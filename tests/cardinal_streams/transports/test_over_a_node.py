@@ -24,7 +24,7 @@ from stream_client import (
     SavedIndexes,
     StreamNotFound,
     StreamRemade,
-    partition_watch,
+    partitions,
     set_position,
 )
 from tests.cardinal_streams.chains import (
@@ -167,7 +167,7 @@ class TestChain:
     ) -> None:
         """Claim: a receiver that got an empty page asks for the next one by itself. Method: one partition, which is
         empty at first, and no question whether it has more partitions, which would wake the receiver."""
-        monkeypatch.setattr(partition_watch, "WATCH_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(partitions, "WATCH_S", 10 * PATIENCE_S)
         async with served_transport(tmp_path) as (_, transport):
             stream = await transport.client.create("ta")
             async with transport.subscribe(["ta"], {}) as receiver, trio.open_nursery() as nursery:

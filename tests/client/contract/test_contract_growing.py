@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable
 
 import pytest
 
-from stream_client import blocking, partition_watch
+from stream_client import blocking, partitions
 from stream_service.extensions import RichMessage
 from stream_service.names import partition_of
 from tests.client.shells import Tools, World
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def frequent_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_watch, "WATCH_S", 0.05)
+    monkeypatch.setattr(partitions, "WATCH_S", 0.05)
 
 
 def fill(address: str, name: str, partitions: int, messages: int, first: int = 0) -> None:
