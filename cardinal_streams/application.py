@@ -22,7 +22,7 @@ from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TopicMap, Tracked, can_meet, compile_pattern
 from cardinal_streams.produce.producer import Producer
-from cardinal_streams.resumption import source_of
+from cardinal_streams.transports.transport import source_of
 from ockam.files.parsing import ParseError, convert, parse_toml
 
 REORG_THRESHOLD = 128

@@ -26,7 +26,7 @@ from stream_client.consume.options import ConsumerArguments, OnEvent
 from stream_client.consume.page import OnHole, Page
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.pushes import Push, PushesFailed
-from stream_client.correspondent import Correspondent, RoutedMessages
+from stream_client.correspondent import Correspondent, RoutedMessage, RoutedMessages
 from stream_client.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -62,7 +62,6 @@ from stream_client.errors import (
 )
 from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
-from stream_client.routed_messages import RoutedMessage
 from stream_client.session import Connected, Conversation
 from stream_client.share.membership import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer, SharedMessages

@@ -19,9 +19,8 @@ from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Start
 from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.publishing import ChainBlock, publish
-from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.stream_transport import StreamTransport
-from cardinal_streams.transports.transport import partition_of
+from cardinal_streams.transports.transport import partition_of, source_of
 from stream_client import connect
 
 MESSAGES_A_BLOCK = 23

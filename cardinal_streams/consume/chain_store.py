@@ -39,7 +39,7 @@ from block_manager import (
 from block_manager.commit_store import CommitTable
 from block_manager.transactions import Write
 from cardinal_streams.application import Application
-from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.consume.checkpoints import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ChainStoreMismatch, CheckpointError, CheckpointTaken
 from cardinal_streams.limits import HASH_BYTES
 from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Revert

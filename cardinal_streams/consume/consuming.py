@@ -45,8 +45,7 @@ from cardinal_streams.machines.events import (
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.resumption import source_of, split_source
-from cardinal_streams.transports.transport import Transport, reorg_topic
+from cardinal_streams.transports.transport import Transport, reorg_topic, source_of, split_source
 from stream_client import StreamRemade
 from stream_client.errors import ClientError
 

@@ -29,8 +29,7 @@ from cardinal_streams.machines.events import (
 )
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.resumption import source_of, split_source
-from cardinal_streams.transports.transport import Delivery, Receiver, Transport, reorg_topic
+from cardinal_streams.transports.transport import Delivery, Receiver, Transport, reorg_topic, source_of, split_source
 from stream_client import PositionBeyondEnd, StreamNotFound, StreamRemade
 from stream_client.shell.async_shell import background_tasks
 

@@ -28,8 +28,7 @@ from anyio import Lock, to_thread
 import bare
 from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.message.messages import Record
-from cardinal_streams.resumption import source_of, split_source
-from cardinal_streams.transports.transport import Delivery, is_reorg_topic, partition_of
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic, partition_of, source_of, split_source
 from ockam.files.durable_files import CANNOT_BE_LOCKED, sync_names
 
 MAGIC = b"CARDREC\x01"

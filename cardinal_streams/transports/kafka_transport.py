@@ -15,9 +15,8 @@ from anyio import to_thread
 
 from cardinal_streams.errors import TransportError
 from cardinal_streams.message.messages import Record
-from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.partition_merge import PartitionMerge
-from cardinal_streams.transports.transport import Delivery, is_reorg_topic
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic, source_of
 
 # The longest time that one call may wait: for metadata, for the confirms of sent records, for messages. `POLL_S` also
 # limits how long a cancellation takes.

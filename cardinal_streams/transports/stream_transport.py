@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.message.messages import Record
-from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.partition_merge import PartitionMerge
-from cardinal_streams.transports.transport import Delivery, is_reorg_topic
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic, source_of, split_source
 from stream_client import (
     PartitionedStream,
     PositionBeyondEnd,

@@ -30,9 +30,9 @@ from stream_client.consume.options import ConsumerArguments
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push
+from stream_client.correspondent import RoutedMessage, decode_routed
 from stream_client.errors import UnexpectedAnswer
 from stream_client.positions import check_keeps_positions
-from stream_client.routed_messages import RoutedMessage, decode_routed
 from stream_client.session import Target
 from stream_client.share import membership as leasing
 from stream_client.share import shared_consumer as sharing

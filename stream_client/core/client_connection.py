@@ -1,7 +1,10 @@
-"""ClientConnection: turns frames into the bytes to send, and received bytes into messages. It does no I/O."""
+"""ClientConnection: turns frames into the bytes to send, and received bytes into messages. It does no I/O.
+`find_sign`: recognizes the kind of another server by the first bytes that it sends.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -13,10 +16,9 @@ from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.transport.frames import FrameHeads, FrameReader
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
-from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.pushes import PendingResult
 from stream_client.core.states_machine import ConnectionState, CoreEvent, after
-from stream_client.errors import ClientError, ConnectionLost, RequestRefused
+from stream_client.errors import SPEAKS_TLS, ClientError, ConnectionLost, RequestRefused
 from stream_service.extensions import BATCH_MESSAGES_MAX
 from stream_service.limits import DELIVERY_BYTES
 from stream_service.push_codec import encode_batch, encode_push
@@ -35,8 +37,44 @@ BATCHED_SIZE_BYTES = 2
 BATCH_BYTES_MAX = 48 * 1024
 """A batch of this size takes no further message, so that it fits into a frame of either framing."""
 
+SHOWN_BYTES = 16
+"""The number of unknown first bytes that an error shows. No pattern in SIGNS matches more bytes."""
+
+SIGNS: tuple[tuple[bytes, str], ...] = (
+    (rb"HTTP/\d", "it answered HTTP"),
+    (rb"-[A-Z]+ |\+PONG", "it answered as Redis does"),
+    (rb"SSH-", "it is an SSH server"),
+    (rb"[\x14-\x17]\x03[\x00-\x04]", SPEAKS_TLS),
+    (rb"\x00\x00[\x00-\xff]\x04\x00", "it speaks HTTP/2, as gRPC servers do"),
+    (rb"INFO \{", "it is a NATS server"),
+    (rb"AMQP", "it speaks AMQP"),
+    (rb"[\x00-\xff]{3}\x00\x0a\d", "it is a MySQL server"),
+    (rb"220[ -]", "it is a mail or FTP server"),
+    (rb"\+OK|\* OK", "it is a mail server"),
+)
+"""The kinds of servers other than nodes: a pattern for the first bytes that each sends, and the text for an error."""
+
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
+
+
+def describe(first: bytes) -> str:
+    found = find_sign(first)
+    if found is not None:
+        return found
+    return f"what it sends, {first[:SHOWN_BYTES]!r}, is not what a node sends"
+
+
+def find_sign(first: bytes) -> str | None:
+    return next((name for sign, name in SIGNS if re.match(sign, first)), None)
+
+
+def opens_as_node(first: bytes, wire: Wire) -> bool:
+    """Whether a node that uses the framing `wire` can send these first bytes (at least one)."""
+    if wire.hello:
+        return first.startswith(wire.hello)
+    # A legacy frame is a u16 length and a version, which is 1 or 2; one without content has no version.
+    return len(first) < 3 or first[:2] == b"\0\0" or first[2] in (1, 2)
 
 
 class OpenBatch:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ockam.actors.address import split_host_port
-from stream_client.core.first_bytes import SHOWN_BYTES, find_sign
+from stream_client.core.client_connection import SHOWN_BYTES, find_sign
 from stream_client.errors import ClientError, NodeUnreachable
 from stream_client.shell.in_memory import HOST
 

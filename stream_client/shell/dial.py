@@ -23,7 +23,7 @@ from ockam.transport.frames import FrameReader, FrameWriter
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
-from stream_client.core.first_bytes import opens_as_node
+from stream_client.core.client_connection import opens_as_node
 from stream_client.errors import (
     AuthenticationFailed,
     NodeUnreachable,

@@ -1,7 +1,7 @@
 """Ockam's bidirectional streams, served by the node: it reads and writes streams for peers that know only routes.
 
 The protocols are those of the Elixir worker Ockam.Stream.Client.BiDirectional.Subscribe. The data in the streams is a
-routed message with the stream for answers (`stream_client.routed_messages`), so that a party behind this service and a
+routed message with the stream for answers (`stream_client.correspondent`), so that a party behind this service and a
 party with a client of its own understand each other:
 
     [STB_PP_…, to] ─▶ PublisherProxy ─push─▶ stream ─pull─▶ StreamSubscription ─▶ [to] from [STB_PP_…, client]
@@ -28,7 +28,7 @@ from ockam.protocol import ERROR, Protocol, ProtocolError, error_payload, find_n
 from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import party_key
 from ockam.transport.connection import Connection
-from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_client.correspondent import RoutedMessage, encode_routed
 from stream_node.forwarding.stream_link import LinkedWorker, StreamLink, read_routed
 from stream_service.extensions import RICH_PULL, RichMessage, RichPage
 

@@ -19,7 +19,7 @@ from ockam.actors.node import Node
 from ockam.identity.identity import NODE, Identity, Source
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
-from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_client.correspondent import RoutedMessage, encode_routed
 from stream_node.forwarding.stream_link import LinkedWorker, StreamLink, read_routed
 from stream_service.extensions import (
     INFO,

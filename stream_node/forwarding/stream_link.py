@@ -13,8 +13,8 @@ from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.protocol import ERROR
+from stream_client.correspondent import RoutedMessage, decode_routed
 from stream_client.errors import UnexpectedAnswer
-from stream_client.routed_messages import RoutedMessage, decode_routed
 from stream_service.extensions import (
     BATCHED,
     PUSH_BATCH,

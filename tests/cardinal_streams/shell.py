@@ -10,8 +10,7 @@ from cardinal_streams.machines.events import ChainUpdate, Checkpoint, ConsumerEv
 from cardinal_streams.message.messages import Record
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.produce.producer import Outgoing
-from cardinal_streams.resumption import source_of
-from cardinal_streams.transports.transport import partition_of, reorg_topic
+from cardinal_streams.transports.transport import partition_of, reorg_topic, source_of
 
 
 class Logs:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.consume.checkpoints import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import CheckpointError
 from cardinal_streams.limits import U64_MAX, WEIGHT_MAX
 from cardinal_streams.machines.events import Checkpoint, OpenReorg, Start

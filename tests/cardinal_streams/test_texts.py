@@ -11,7 +11,7 @@ from cardinal_streams.errors import PayloadTextError, ResumptionError
 from cardinal_streams.limits import RecentMap
 from cardinal_streams.payload import Payload
 from cardinal_streams.payload_text import format_payloads, parse_payloads
-from cardinal_streams.resumption import format_token, parse_token, source_of, split_source
+from cardinal_streams.transports.transport import format_token, parse_token, source_of, split_source
 from tests.cardinal_streams.helpers import hash_of, vectors
 
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters=";="), min_size=1, max_size=8)

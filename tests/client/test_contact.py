@@ -20,7 +20,7 @@ from ockam.actors.address import split_host_port
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import NodeUnreachable, NotAStreamNode, RequestTimeout
-from stream_client.core.first_bytes import describe, opens_as_node
+from stream_client.core.client_connection import describe, opens_as_node
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell, contact
 from stream_client.shell.contact import identify

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ockam.actors.address import Address, local
 from stream_client import NEW, RequestTimeout, RoutedMessage, StreamNotFound, UnexpectedAnswer, blocking
 from stream_client.blocking import SavedIndexes
-from stream_client.routed_messages import decode_routed, encode_routed
+from stream_client.correspondent import decode_routed, encode_routed
 from tests.client.shells import Tools, World
 
 ECHOER, ME = local("echoer"), local("me")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.consume.checkpoints import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ReorgOrder
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines.events import CloseReorgChannel, NeedsReorg, ReadAgain, Revert

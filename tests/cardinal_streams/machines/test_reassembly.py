@@ -35,7 +35,7 @@ from cardinal_streams.message.messages import (
 )
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.resumption import format_token
+from cardinal_streams.transports.transport import format_token
 from tests.cardinal_streams.helpers import completed, hash_of, vectors
 
 SCENARIOS: dict[str, dict[str, Any]] = {case["name"]: case for case in vectors("consumer_scenarios.json")["scenarios"]}

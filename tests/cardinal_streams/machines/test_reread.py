@@ -20,8 +20,7 @@ from cardinal_streams.machines.reading_again import Reread
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.message.messages import BatchMsg, Reorg, encode
 from cardinal_streams.produce.simulation_machine import GENESIS, SimulationOptions, simulate
-from cardinal_streams.resumption import source_of
-from cardinal_streams.transports.transport import partition_of
+from cardinal_streams.transports.transport import partition_of, source_of
 from tests.cardinal_streams.helpers import hash_of, message_records, payload
 
 PARTITIONS = 4

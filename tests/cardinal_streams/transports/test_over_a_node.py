@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from cardinal_streams.consume.checkpoint_text import parse_checkpoint
-from cardinal_streams.consume.checkpoints import NodeCheckpoints, checkpoint_stream
+from cardinal_streams.consume.checkpoints import NodeCheckpoints, checkpoint_stream, parse_checkpoint
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.machines.events import Checkpoint, Start

@@ -12,8 +12,7 @@ from cardinal_streams.consume.consuming import Updates, consume, consume_unorder
 from cardinal_streams.machines.events import Start
 from cardinal_streams.produce.producer import ReorgChannel
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.resumption import source_of
-from cardinal_streams.transports.transport import reorg_topic
+from cardinal_streams.transports.transport import reorg_topic, source_of
 from tests.cardinal_streams.chains import (
     AFTER,
     EVERYTHING,

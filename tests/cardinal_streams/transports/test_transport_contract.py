@@ -12,10 +12,9 @@ import pytest
 import trio
 
 from cardinal_streams.message.messages import Record
-from cardinal_streams.resumption import split_source
 from cardinal_streams.transports.file_transport import FileTransport
 from cardinal_streams.transports.kafka_transport import KafkaTransport
-from cardinal_streams.transports.transport import Delivery, Transport, reorg_topic
+from cardinal_streams.transports.transport import Delivery, Transport, reorg_topic, split_source
 from tests.cardinal_streams.chains import served_transport
 from tests.cardinal_streams.helpers import hash_of
 

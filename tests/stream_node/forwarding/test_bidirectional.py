@@ -21,7 +21,7 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import SavedIndexes, Stream
 from stream_client import connect as connect_client
-from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_client.correspondent import RoutedMessage, encode_routed
 from stream_node.forwarding import bidirectional, storing
 from stream_node.forwarding.bidirectional import PARTY_WORKERS_MAX, PublisherProxy, StreamSubscription
 from stream_node.forwarding.storing import STORED

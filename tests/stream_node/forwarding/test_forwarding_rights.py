@@ -22,7 +22,7 @@ from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
 from ockam.protocol import ERROR, error_payload
-from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_client.correspondent import RoutedMessage, encode_routed
 from stream_node.forwarding.bidirectional import SUBSCRIBE, SubscribeRequest
 from stream_service.extensions import DELETE, INFO, DeleteRequest, InfoRequest
 from stream_service.names import stream_address
