@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from ockam.errors import RemoteProtocolError
+from typing import Any, Literal, TypeAlias
 
 SPEAKS_TLS = "it speaks TLS"
 
@@ -321,11 +318,3 @@ def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
             "authority of its certificate: Tls(ca=…), --tls-ca or STREAM_NODE_TLS_CA"
         )
     return NotAStreamNode(f"{address} is no stream node: {what}")
-
-
-def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """Returns the error for received bytes that no node sends: NotAStreamNode if they are the first bytes of the
-    connection, else UnexpectedAnswer."""
-    if error.kind == "header":
-        return not_a_stream_node(address, str(error))
-    return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

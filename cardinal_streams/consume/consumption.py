@@ -53,16 +53,12 @@ class Feed:
         self._taken = anyio.Event()
 
     @property
-    def has_page(self) -> bool:
-        return bool(self.page)
-
-    @property
     def ends(self) -> Mapping[str, int]:
         """By source, the offset after the last record, as far as the receiver knows it."""
         return {} if self.receiver is None else self.receiver.ends
 
     def take(self) -> Delivery:
-        """Takes the next delivery of the page. The caller must have checked `has_page`."""
+        """Takes the next delivery of the page, which must not be empty."""
         delivery = self.page.popleft()
         if not self.page:
             self._taken.set()
@@ -296,7 +292,7 @@ class Consumption(Generic[M, T]):
         for ancestor, feed in tuple(self._feeds.items()):
             if feed.error is not None:
                 raise feed.error.with_traceback(None)
-            if feed.has_page and self._is_allowed(feed):
+            if feed.page and self._is_allowed(feed):
                 self._feeds[ancestor] = self._feeds.pop(ancestor)
                 return feed
         return None
@@ -311,7 +307,7 @@ class Consumption(Generic[M, T]):
         # times are noted with the first message: until then the machine's offset can be that of an earlier channel.
         if feed.receiver is not None:
             self._created.update(feed.receiver.created)
-        while feed.has_page:
+        while feed.page:
             delivery = feed.take()
             where = (delivery.topic, delivery.partition)
             source = self._sources.get(where)
@@ -339,7 +335,7 @@ class Consumption(Generic[M, T]):
         return is_read or self._all_ended()
 
     def _all_ended(self) -> bool:
-        return all(feed.ended and not feed.has_page for feed in self._feeds.values() if self._is_allowed(feed))
+        return all(feed.ended and not feed.page for feed in self._feeds.values() if self._is_allowed(feed))
 
     def _item_of(self, event: object) -> T | None:
         """Returns the item that an event of the machine becomes; None for an event without an item."""

@@ -386,13 +386,13 @@ class ChainConsumer(RereadingConsumer):
                         self._reverts[id(event)] = reorg
                 self._publish(events, out)
             elif isinstance(step, reorg_machine.ReorgBlock):
-                self._publish(self._chain.receive(step.batch), out)
-            # A late block of a channel is weighed like any other. The blocks of a section that lost return only
-            # together, when they are heavier.
-            elif isinstance(step, reorg_machine.WeighBlock):
-                if self._chain.has_place(step.batch) and not self._reorgs.is_beaten(step):
-                    self._publish(self._chain.receive(step.batch), out)
-                self._adopt_heavier(step.ancestor, out)
+                # A late block of a channel is weighed like any other. The blocks of a section that lost return only
+                # together, when they are heavier.
+                batch, ancestor = step.batch, step.ancestor
+                if ancestor is None or (self._chain.has_place(batch) and not self._reorgs.is_beaten(ancestor, batch)):
+                    self._publish(self._chain.receive(batch), out)
+                if ancestor is not None:
+                    self._adopt_heavier(ancestor, out)
             elif isinstance(step, reorg_machine.ReorgOver):
                 self._end_reorg(step, out)
             # A block that is on the chain anyway is not missed.

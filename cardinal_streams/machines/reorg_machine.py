@@ -60,16 +60,11 @@ class RevertTo(msgspec.Struct, frozen=True):
 
 
 class ReorgBlock(msgspec.Struct, frozen=True):
-    """A step: the chain must take this block of the active reorg."""
+    """A step: the chain must take this block of the active reorg. With an ancestor, the block came on the channel of
+    the reorg to this ancestor after the end of a section, and is only weighed."""
 
     batch: CompleteBatch
-
-
-class WeighBlock(msgspec.Struct, frozen=True):
-    """A step: this block came on the channel of the reorg to `ancestor` after the end of a section, and is weighed."""
-
-    ancestor: bytes
-    batch: CompleteBatch
+    ancestor: bytes | None = None
 
 
 class ReorgOver(msgspec.Struct, frozen=True):
@@ -79,7 +74,7 @@ class ReorgOver(msgspec.Struct, frozen=True):
     number: int
 
 
-ChainStep: TypeAlias = RevertTo | ReorgBlock | WeighBlock | ReorgOver
+ChainStep: TypeAlias = RevertTo | ReorgBlock | ReorgOver
 ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReadAgain | ReorgRefused | Refused | Evicted
 
 
@@ -262,10 +257,10 @@ class ReorgProtocol:
             if channel.kept and channel.state is ReorgState.WEIGHING and is_final(next(reversed(channel.kept))):
                 channel.forget()
 
-    def is_beaten(self, step: WeighBlock) -> bool:
+    def is_beaten(self, ancestor: bytes, batch: CompleteBatch) -> bool:
         """Whether this block belongs to a section that ended and did not win. Only its weight can bring it back."""
-        channel = self._channels.get(step.ancestor)
-        return channel is not None and channel.weight_to_beat > 0 and bool(channel.path_to(step.batch))
+        channel = self._channels.get(ancestor)
+        return channel is not None and channel.weight_to_beat > 0 and bool(channel.path_to(batch))
 
     def with_kept_blocks(self) -> list[bytes]:
         """Returns the common ancestors of the channels that keep blocks, while no channel is active."""
@@ -332,7 +327,7 @@ class ReorgProtocol:
         # The usual case: the chain weighs the block, which is kept for its descendants.
         if len(channel.kept) < self._limits.held_max:
             self._keep(channel, batch)
-            yield WeighBlock(channel.hash, batch)
+            yield ReorgBlock(batch, channel.hash)
         elif channel.weight_to_beat and path:
             # Another attempt at a reorg that was given up has more blocks than may be kept. It is believed at once, as
             # the first attempt was.

@@ -29,7 +29,7 @@ from stream_client.errors import (
     NodeUnreachable,
     TlsFailed,
     UnexpectedAnswer,
-    fault_of,
+    not_a_stream_node,
     silent,
 )
 from stream_client.shell.base_shell import CONNECT_TIMEOUT_S, Framing
@@ -308,8 +308,13 @@ def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
 
 
 def error_of(address: str, fault: RemoteProtocolError) -> UnexpectedAnswer | TlsFailed:
-    """Returns the client's error for received bytes that no node sends, or for a fault of TLS."""
-    return tls_failed(address, fault) if fault.kind.startswith("tls_") else fault_of(address, fault)
+    """Returns the client's error for received bytes that no node sends (NotAStreamNode if they are the first ones), or
+    for a fault of TLS."""
+    if fault.kind.startswith("tls_"):
+        return tls_failed(address, fault)
+    if fault.kind == "header":
+        return not_a_stream_node(address, str(fault))
+    return UnexpectedAnswer(f"what {address} sends is not what a node sends: {fault}")
 
 
 def _token_refused(address: str, kind: str, reason: str) -> AuthenticationFailed:

@@ -178,7 +178,7 @@ class TestReorg:
                     ledger.apply(update := await anext(updates))
                     update.done()
                 feed = updates._feeds[ancestor]
-                await wait_until(lambda: feed.receiver is not None and not feed.has_page)
+                await wait_until(lambda: feed.receiver is not None and not feed.page)
                 before = feed.receiver
                 await (await second.client.get_stream(reorg_topic("default", ancestor))).delete()
                 await wait_until(lambda: feed.receiver is not before)
@@ -187,7 +187,7 @@ class TestReorg:
                     another.reorg(ancestor, 2, 185) as channel,
                 ):
                     await channel.send(other)
-                await wait_until(lambda: feed.has_page)
+                await wait_until(lambda: bool(feed.page))
                 checkpoint = updates.checkpoint()
             async with consume(EVERYTHING, second, checkpoint=checkpoint) as updates:
                 with trio.fail_after(PATIENCE_S):
