@@ -56,12 +56,8 @@ def check_rlp_list(value: bytes) -> None:
     start, size, _ = _head(value, 0)
     if start + size != len(value):
         raise ValueError(f"an RLP list of {start + size} bytes in a value of {len(value)}")
-    _check_items(value, start, len(value))
-
-
-def _check_items(value: bytes, at: int, end: int) -> None:
     # The ends of the lists around the item, instead of a recursion: the sender chooses how deep lists are nested.
-    ends = [end]
+    at, ends = start, [len(value)]
     while ends:
         while ends and at == ends[-1]:
             ends.pop()

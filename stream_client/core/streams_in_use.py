@@ -15,7 +15,7 @@ from stream_client.core.payloads import create_payload, created
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
-from stream_client.core.traced_queue import traced_queue
+from stream_client.core.traced_queue import TracedPushQueue, TracedSequencedQueue
 from stream_client.errors import ClientError, StreamNotFound, UnexpectedAnswer
 from stream_service.extensions import BATCHED, LIST, ListRequest, StreamKey
 from stream_service.names import stream_address
@@ -266,11 +266,11 @@ class StreamsInUse:
         common = self._connection, address, partition, failed
         queue: PushQueue
         if self._tracing is not None:
-            queue = traced_queue(self._tracing, name, *common, sequences)
-        elif sequences is None:
-            queue = PushQueue(*common)
+            traced = TracedPushQueue(*common) if sequences is None else TracedSequencedQueue(*common, sequences)
+            traced.trace(self._tracing, name)
+            queue = traced
         else:
-            queue = SequencedPushQueue(*common, sequences)
+            queue = PushQueue(*common) if sequences is None else SequencedPushQueue(*common, sequences)
         self.queues[address] = queue
         return queue
 

@@ -7,10 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ockam.actors.address import Address, Route, local
-from stream_client.core.client_connection import ClientConnection
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import KeyedPush, Push
-from stream_client.core.sequence_machine import SequenceMachine
 from stream_service.extensions import TRACE, Header, TraceNotice
 
 if TYPE_CHECKING:
@@ -102,22 +100,3 @@ class TracedPushQueue(PushQueue):
 
 class TracedSequencedQueue(TracedPushQueue, SequencedPushQueue):
     """The traced push queue of an idempotent publisher."""
-
-
-def traced_queue(
-    tracing: Tracing,
-    name: str,
-    connection: ClientConnection,
-    address: Address,
-    partition: int,
-    failed: list[Push] | None,
-    sequences: SequenceMachine | None,
-) -> PushQueue:
-    """Returns a push queue that makes a span of each push to the stream `name`. Other parameters: see PushQueue."""
-    queue = (
-        TracedPushQueue(connection, address, partition, failed)
-        if sequences is None
-        else TracedSequencedQueue(connection, address, partition, failed, sequences)
-    )
-    queue.trace(tracing, name)
-    return queue
