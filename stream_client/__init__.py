@@ -22,8 +22,7 @@ from stream_client.arguments import FIRST, LAST, NEW, BeforeLike, BytesLike, Hea
 from stream_client.client import StreamClient
 from stream_client.connecting import SecureChannel, connect
 from stream_client.consume.consumer import Consumer, Follower, Messages, PartitionedConsumer
-from stream_client.consume.options import ConsumerArguments, OnEvent
-from stream_client.consume.page import OnHole, Page
+from stream_client.consume.page import ConsumerArguments, OnEvent, OnHole, Page
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent, RoutedMessage, RoutedMessages

@@ -21,8 +21,7 @@ from stream_client.arguments import (
 )
 from stream_client.arrow import ArrowBatches
 from stream_client.consume.consumer import Consumer, Follower, PartitionedConsumer
-from stream_client.consume.options import ConsumerArguments, with_options_shown
-from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
+from stream_client.consume.page import PAGE_MESSAGES, ConsumerArguments, OnHole, Page, page_of, with_options_shown
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import answer_of, pulled
 from stream_client.core.partition_handle import PartitionHandle

@@ -26,7 +26,7 @@ from stream_client.blocking.driving import (
     shown,
 )
 from stream_client.consume import consumer as consumers
-from stream_client.consume.options import ConsumerArguments
+from stream_client.consume.page import ConsumerArguments
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push

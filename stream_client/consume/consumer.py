@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar, Unpack
 
 from stream_client.admin import StreamAdmin
-from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.page import OnHole, Page, find_holes
+from stream_client.consume.page import ConsumerArguments, ConsumerOptions, OnHole, Page, find_holes, with_options_shown
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.consume.readings import PartitionReading, ReadingLoop
 from stream_client.core.partition_handle import PartitionHandle

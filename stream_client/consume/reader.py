@@ -18,8 +18,7 @@ import msgspec
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import has_more
 from stream_client.arguments import encoded
-from stream_client.consume.options import IDLE_DELAY_S
-from stream_client.consume.page import Page, page_of
+from stream_client.consume.page import IDLE_DELAY_S, Page, page_of
 from stream_client.core.calls import PATIENCE_CHECKS, Call, answer_of, pulled
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import PendingResult

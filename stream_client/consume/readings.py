@@ -6,8 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from stream_client.consume.options import ConsumerOptions
-from stream_client.consume.page import find_holes
+from stream_client.consume.page import ConsumerOptions, find_holes
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade

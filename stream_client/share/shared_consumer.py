@@ -7,7 +7,7 @@ from typing import Self, Unpack
 
 from stream_client.admin import StreamAdmin
 from stream_client.consume.consumer import BaseConsumer, Messages
-from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
+from stream_client.consume.page import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.readings import PartitionReading, ReadingLoop
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.partitions import PartitionWatch

@@ -10,8 +10,7 @@ import pytest
 from cardinal_streams.application import Application, Prefix, parse_application
 from cardinal_streams.errors import ApplicationError, PrefixError
 from cardinal_streams.evm import check_rlp_list, evm
-from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.payload_text import parse_payloads
+from cardinal_streams.payload import CompleteBatch, parse_payloads
 from tests.cardinal_streams.chains import APPLICATION
 from tests.cardinal_streams.helpers import block, payload
 

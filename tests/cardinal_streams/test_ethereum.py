@@ -15,8 +15,7 @@ from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.events import ChainUpdate, Checkpoint, Start
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.message.messages import Record, decode
-from cardinal_streams.payload import CompleteBatch, Payload
-from cardinal_streams.payload_text import format_payloads, parse_payloads
+from cardinal_streams.payload import CompleteBatch, Payload, format_payloads, parse_payloads
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import served_transport

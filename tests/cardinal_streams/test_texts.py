@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from cardinal_streams.errors import PayloadTextError, ResumptionError
 from cardinal_streams.limits import RecentMap
-from cardinal_streams.payload import Payload
-from cardinal_streams.payload_text import format_payloads, parse_payloads
+from cardinal_streams.payload import Payload, format_payloads, parse_payloads
 from cardinal_streams.transports.transport import format_token, parse_token, source_of, split_source
 from tests.cardinal_streams.helpers import hash_of, vectors
 

@@ -47,8 +47,7 @@ if TYPE_CHECKING or RUNS:
         Revert,
         Stalled,
     )
-    from cardinal_streams.payload import CompleteBatch, Payload
-    from cardinal_streams.payload_text import parse_payloads
+    from cardinal_streams.payload import CompleteBatch, Payload, parse_payloads
     from cardinal_streams.produce.publishing import ChainBlock, publish
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
     from cardinal_streams.transports.transport import Transport

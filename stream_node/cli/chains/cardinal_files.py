@@ -29,7 +29,7 @@ if TYPE_CHECKING or RUNS:
     from cardinal_streams.evm import evm
     from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
     from cardinal_streams.machines.events import Start
-    from cardinal_streams.payload_text import format_payloads, parse_payloads
+    from cardinal_streams.payload import format_payloads, parse_payloads
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.produce.simulation_machine import SIMULATED, SentRecord, SimulationOptions
     from cardinal_streams.produce.simulation_machine import simulate as make

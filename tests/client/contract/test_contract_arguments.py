@@ -24,7 +24,7 @@ from stream_client import (
     blocking,
 )
 from stream_client.arguments import BytesLike, to_address
-from stream_client.consume.options import ConsumerOptions
+from stream_client.consume.page import ConsumerOptions
 from tests.client.shells import Tools, World
 
 

@@ -12,7 +12,7 @@ from ockam.actors.message import Message
 from ockam.protocol import error_payload
 from stream_client import NEW, PartitionedConsumer, SavedIndexes
 from stream_client.client import StreamClient
-from stream_client.consume.options import IDLE_DELAY_S
+from stream_client.consume.page import IDLE_DELAY_S
 from stream_client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
 from stream_client.streams import PartitionedStream, Stream
 from stream_service.extensions import LIST, RICH_PULL, ListResponse, StreamInfo

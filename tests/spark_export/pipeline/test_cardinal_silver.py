@@ -23,7 +23,7 @@ from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
 from cardinal_streams.machines.events import Checkpoint
-from cardinal_streams.payload_text import parse_payloads
+from cardinal_streams.payload import parse_payloads
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SentRecord, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
