@@ -210,8 +210,12 @@ class Follower(TwinIterator[consumers.Follower, RichMessage]):
 
     def __next__(self) -> RichMessage:
         follower = self._twin
+        at, page = follower._at, follower._rest
+        if not 0 < at < len(page):
+            return super().__next__()
         # Most messages come from the current page. A coroutine for each would take longer than the message itself.
-        return follower._next_of_page() if follower._at < len(follower._rest) else super().__next__()
+        follower._at = at + 1
+        return page[at]
 
 
 class Publisher(TwinContext[publish.Publisher]):

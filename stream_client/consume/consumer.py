@@ -239,9 +239,6 @@ class Follower:
     async def __anext__(self) -> RichMessage:
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
-        return self._next_of_page()
-
-    def _next_of_page(self) -> RichMessage:
         # The slice turns a packed page (`PackedMessages`) into a list of messages, all at once.
         if not self._at:
             self._rest = self._rest[:]
