@@ -65,7 +65,6 @@ class Twin(Generic[A]):
 
     @classmethod
     def _of(cls, twin: A) -> Self:
-        """Returns a blocking object of an async object."""
         made = cls.__new__(cls)
         made._twin = twin
         return made

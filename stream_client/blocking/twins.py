@@ -410,7 +410,6 @@ def set_position(client: Connected, client_id: str, stream_name: str, partition:
 
 
 def _connected(client: Connected) -> session.Connected:
-    """Returns an object with the async session of a blocking client or stream."""
     return SimpleNamespace(session=client.session._twin)
 
 

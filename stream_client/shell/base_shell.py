@@ -232,7 +232,6 @@ class BaseShell:
 
     @property
     def _timers_due_s(self) -> float:
-        """The time when the earliest timer is due; infinite without a timer."""
         return self._timers[0].due_s if self._timers else math.inf
 
     def _add_timer(self, due_s: float, callback: Callable[[], None]) -> ClientTimer:
@@ -241,7 +240,6 @@ class BaseShell:
         return timer
 
     def _pop_timer(self, now_s: float) -> ClientTimer | None:
-        """Removes and returns the earliest timer if it is due; else None."""
         return heapq.heappop(self._timers) if self._timers_due_s <= now_s else None
 
     def _route_lost(self, first: bool) -> None:
