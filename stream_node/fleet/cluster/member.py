@@ -15,11 +15,11 @@ from ockam.actors.message import Message
 from stream_node.fleet.cluster.hand_overs import HandOver, HandOvers
 from stream_node.fleet.cluster.plan_machine import MemberPlan, PlanMachine
 from stream_node.fleet.cluster.router import Router, RouterStatistics
-from stream_node.fleet.cluster.tables import ClusterOperation, beat, join, leave, move_shards, set_leaving
+from stream_node.fleet.cluster.tables import beat, join, leave, move_shards, set_leaving, with_view
 from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember, choose_owner
-from stream_storage.contract import Session
+from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageBusy, StorageClosed, StorageError
-from stream_storage.runner import Runner, completed
+from stream_storage.runner import Runner, do
 
 BEAT_S = 1.0
 READ_S_MIN = 0.02
@@ -117,16 +117,14 @@ class ClusterMember:
             # Whoever asks for a read from now on gets the next read: this one may begin too early.
             asked, self._on_read = self._on_read, []
             # One transaction writes the beat and reads the tables. A failed one is tried again at the next beat.
-            try:
-                operation = await self._do(partial(beat, name=self.router.name, token=self._token))
-            except StorageError as error:
-                if _is_final(error):
-                    raise
+            beaten = await self._do(partial(beat, name=self.router.name, token=self._token))
+            if isinstance(beaten, StorageError):
                 self._beats_failed += 1
-                logger.warning("cluster_beat_failed", reason=str(error))
+                logger.warning("cluster_beat_failed", reason=str(beaten))
             else:
-                self._note(operation.view)
-                await self._follow(self._machine.plan(operation.view))
+                _, view = beaten
+                self._note(view)
+                await self._follow(self._machine.plan(view))
             # The tables were read, or could not be: those who asked for a read must not wait longer.
             for on_read in asked:
                 on_read()
@@ -200,13 +198,14 @@ class ClusterMember:
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None:
         """Makes a member give its shards away, or take shards again."""
 
-        def done(operation: ClusterOperation[None]) -> None:
+        def done(operation: Do[tuple[None, ClusterView]]) -> None:
             if operation.error is None:
-                self._note(operation.view)
+                self._note(operation.result[1])
                 self.refresh()
             on_done(operation.error)
 
-        self._storage.submit_write(ClusterOperation(partial(set_leaving, name=name, leaves=leaves), done))
+        work = partial(set_leaving, name=name, leaves=leaves)
+        self._storage.submit_write(Do(partial(with_view, work), done))
 
     def statistics(self) -> MemberStatistics:
         view = self.router.view
@@ -254,19 +253,17 @@ class ClusterMember:
             await self._open(sorted(unopened))
 
     async def _take(self, plan: MemberPlan) -> None:
-        try:
-            # The table decides: another member may have been faster.
-            move = await self._do(partial(move_shards, owner=self.router.name, moves=plan.take, fences=plan.fences))
-        except StorageError as error:
-            if _is_final(error):
-                raise
-            logger.warning("cluster_shards_not_taken", shards=len(plan.take), reason=str(error))
+        # The table decides: another member may have been faster.
+        moved = await self._do(partial(move_shards, owner=self.router.name, moves=plan.take, fences=plan.fences))
+        if isinstance(moved, StorageError):
+            logger.warning("cluster_shards_not_taken", shards=len(plan.take), reason=str(moved))
             return
         # Only the shards that the table now gives to this member are opened.
-        taken = [shard for shard, _ in plan.take if move.view.shards[shard].owner == self.router.name]
-        self._fenced += len(move.result)
-        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(move.result))
-        self._note(move.view)
+        fenced, view = moved
+        taken = [shard for shard, _ in plan.take if view.shards[shard].owner == self.router.name]
+        self._fenced += len(fenced)
+        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(fenced))
+        self._note(view)
         await self._open(taken)
 
     async def _open(self, shards: Sequence[int]) -> None:
@@ -292,34 +289,35 @@ class ClusterMember:
         for shard, waiting in self._services.close_shards(shards).items():
             self.router.stop_serving(shard, waiting)
         # The writes that were submitted before are committed before this one.
-        try:
-            moves = [(shard, self.router.name) for shard in shards]
-            move = await self._do(partial(move_shards, owner=owner, moves=moves, fences={}))
-        except StorageError as error:
-            if _is_final(error):
-                raise
-            logger.warning("cluster_shards_not_given", shards=len(shards), reason=str(error))
+        moves = [(shard, self.router.name) for shard in shards]
+        moved = await self._do(partial(move_shards, owner=owner, moves=moves, fences={}))
+        if isinstance(moved, StorageError):
+            logger.warning("cluster_shards_not_given", shards=len(shards), reason=str(moved))
             # If the table still gives the shards to this member at the next beat, they are given away or opened then.
             return False
         self._given += len(shards)
         logger.info("cluster_shards_given", shards=len(shards), to=owner)
-        self._note(move.view)
+        self._note(moved[1])
         return True
 
     async def _retried(self, work: Callable[[Session], None]) -> ClusterView:
         """Repeats a change of the tables until it succeeds. Raises StorageError if it never can."""
         while True:
-            try:
-                return (await self._do(work)).view
-            except StorageError as error:
-                if _is_final(error):
-                    raise
-                logger.warning("cluster_table_not_written", reason=str(error))
-                await trio.sleep(RETRY_S)
+            changed = await self._do(work)
+            if not isinstance(changed, StorageError):
+                return changed[1]
+            logger.warning("cluster_table_not_written", reason=str(changed))
+            await trio.sleep(RETRY_S)
 
-    async def _do(self, work: Callable[[Session], T]) -> ClusterOperation[T]:
-        """Changes the tables, and returns the operation with its results. Raises StorageError."""
-        return await completed(lambda done: self._storage.submit_write(ClusterOperation(work, done)))
+    async def _do(self, work: Callable[[Session], T]) -> tuple[T, ClusterView] | StorageError:
+        """Changes the tables. Returns the result with the new content of the tables, or an error that can pass.
+        Raises StorageError if this process can write no more."""
+        try:
+            return await do(self._storage.submit_write, partial(with_view, work))
+        except StorageError as error:
+            if _is_final(error):
+                raise
+            return error
 
 
 def _is_final(error: StorageError) -> bool:

@@ -3,7 +3,7 @@ Beats, moves and leaving name the values that they expect, and change nothing if
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from sqlalchemy import (
@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember
-from stream_storage.contract import Do, Session
+from stream_storage.contract import Session
 from stream_storage.errors import MemberFenced
 from stream_storage.statement import compiled, upsert
 
@@ -87,24 +87,15 @@ _LET_GO = compiled(
 )
 
 
-def read_view(session: Session) -> ClusterView:
+def with_view(work: Callable[[Session], T], session: Session) -> tuple[T, ClusterView]:
+    """Calls a function below, which changes the tables. Also returns the content of the tables after the change."""
+    result = work(session)
     members = [
         StoredMember(name, address, token, beats, bool(leaves))
         for name, address, token, beats, leaves in session.execute(_MEMBERS, {})
     ]
     shards = tuple(Shard(owner, epoch) for _, owner, epoch in session.execute(_SHARDS, {}))
-    return ClusterView({member.name: member for member in members}, shards)
-
-
-class ClusterOperation(Do[T]):
-    """Calls a function below that changes the tables. view: the content of the tables after the change."""
-
-    __slots__ = ("view",)
-    view: ClusterView
-
-    def apply(self, session: Session) -> None:
-        super().apply(session)
-        self.view = read_view(session)
+    return result, ClusterView({member.name: member for member in members}, shards)
 
 
 def join(session: Session, name: str, address: str, token: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -15,7 +16,7 @@ from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests
 from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Link, Router
-from stream_node.fleet.cluster.tables import ClusterOperation, join, leave
+from stream_node.fleet.cluster.tables import join, leave, with_view
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.cluster_services import StreamShards
 from stream_node.hosting.hosted import HostedWorkers
@@ -71,12 +72,12 @@ class MemberRunner(InlineRunner):
 
     def commit(self, batch: list[Operation]) -> None:
         process = self._process
-        if process.loses_answers and all(isinstance(operation, ClusterOperation) for operation in batch):
+        if process.loses_answers and all(_change_of(operation) is not None for operation in batch):
             if process.rng.random() < 0.5:
                 super().commit(batch)
             fail_all(batch, CommitUnsettled(DatabaseLost("the answer was lost")))
             return
-        joins = any(_is(operation, join) for operation in batch)
+        joins = any(_change_of(operation) is join for operation in batch)
         is_member = joins or self._has_left or process.is_in_table()
         super().commit(batch)
         stored = [operation for operation in batch if operation.error is None]
@@ -84,11 +85,13 @@ class MemberRunner(InlineRunner):
             raise BrokenPromise(f"{process.address} is no member any more and has stored {stored}")
         if any(isinstance(operation.error, IndexConflict) for operation in batch):
             raise BrokenPromise(f"{process.address} is not the only one that writes a stream")
-        self._has_left = self._has_left or any(_is(operation, leave) for operation in stored)
+        self._has_left = self._has_left or any(_change_of(operation) is leave for operation in stored)
 
 
-def _is(operation: Operation, change: Callable[..., None]) -> bool:
-    return isinstance(operation, ClusterOperation) and getattr(operation._work, "func", None) is change
+def _change_of(operation: Operation) -> object:
+    """Returns the function by which an operation changes the tables of the cluster; None for other operations."""
+    work = getattr(operation, "_work", None)
+    return work.args[0].func if isinstance(work, partial) and work.func is with_view else None
 
 
 class Process:
