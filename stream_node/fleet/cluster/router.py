@@ -21,6 +21,7 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 import structlog
@@ -289,7 +290,10 @@ class Router:
                 self._settle(link, requests)
             # New members get a link, and waiting messages go where their shard is now.
             for member in view.members.values():
-                self._link_to(member)
+                # A fenced member has no token, and no process that could be reached.
+                if member.name != self.name and member.token and member.name not in self._links:
+                    link = self._links[member.name] = Link(self, member, self._new_nonce())
+                    self._call(link)
             for shard in range(SHARDS):
                 self._retarget(shard)
 
@@ -357,9 +361,11 @@ class Router:
         # The usual case: this member serves the shard.
         if envelope.shard in self._served:
             return self.node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
-        if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
-            # All earlier messages of this member have come back, too.
-            return None
+        if message.onward_route[2:] == (CLUSTER,) and MARK.is_in(message.payload):
+            number = MARK.decode_request(message.payload).id
+            if any(link.mark_back(number) for link in list(self._ways.values())):
+                # It is a mark of this member: all earlier messages of this member have come back, too.
+                return None
         # Two members that each take the other for the owner would send the message to and fro without end.
         if envelope.moves >= MOVES_MAX:
             self.node.count_drop("cluster_moves")
@@ -380,13 +386,6 @@ class Router:
                 self.passed_on.clear()
             self.passed_on.add(message.return_route)
         return self._route(envelope.shard, further, is_own=False)
-
-    def _is_own_mark(self, message: Message) -> bool:
-        """Whether a message is a mark of this member that has come back. Raises ProtocolError."""
-        if not MARK.is_in(message.payload):
-            return False
-        number = MARK.decode_request(message.payload).id
-        return any(link.mark_back(number) for link in list(self._ways.values()))
 
     def _route(self, shard: int, wrapped: Message, *, is_own: bool = True) -> Mailbox | None:
         # While messages of the shard wait, every later one waits behind them. Otherwise it would overtake them.
@@ -473,13 +472,6 @@ class Router:
         member = self.view.members.get(link.member.name)
         return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
-    def _link_to(self, member: StoredMember) -> None:
-        # A fenced member has no token, and no process that could be reached.
-        if member.name == self.name or not member.token or member.name in self._links:
-            return
-        link = self._links[member.name] = Link(self, member, self._new_nonce())
-        self._call(link)
-
     def link_up(self, link: Link) -> None:
         logger.info("cluster_link", member=link.member.name, address=link.member.address)
         with self.node.batch():
@@ -529,21 +521,12 @@ class Envelopes:
 
     def __init__(self, usages: Usages) -> None:
         self._usages = usages
-        self._hops: dict[tuple[int, Identity, str, int], Address] = {}
         self._origins: dict[tuple[Origin, bytes], Origin] = {}
 
     def wrap(self, shard: int, message: Message) -> Message:
         """Returns a client's message with two more hops in front: MEMBER, and an envelope for this shard."""
         origin = message.origin
-        key = shard, origin.identity, origin.peer, origin.frame_bytes_max
-        hop = self._hops.get(key)
-        if hop is None:
-            if len(self._hops) >= ENVELOPES_MAX:
-                self._hops.clear()
-            identity = origin.identity
-            hop = self._hops[key] = envelope_hop(
-                MemberEnvelope(shard, 0, identity.source, identity.name, origin.peer, origin.frame_bytes_max)
-            )
+        hop = _hop(shard, origin.identity, origin.peer, origin.frame_bytes_max)
         return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
 
     def read_origin(self, message: Message) -> Origin:
@@ -576,6 +559,11 @@ class Envelopes:
         return self._usages.get(self._usages.key_of(identity, peer), trio.current_time())
 
 
+@lru_cache(ENVELOPES_MAX)
+def _hop(shard: int, identity: Identity, peer: str, frame_bytes_max: int) -> Address:
+    return envelope_hop(MemberEnvelope(shard, 0, identity.source, identity.name, peer, frame_bytes_max))
+
+
 class Link:
     """One connection of a router to one process of another member, from its opening to its end. is_up: whether messages
     can be sent. was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
@@ -593,23 +581,22 @@ class Link:
         self._openings = router.openings
         self.unanswered = UnansweredRequests(router.node.is_registered)
         self._marks: dict[int, Callable[[], None]] = {}
-        self._routes: dict[Route, Route] = {}
 
     def begin(self, connection: Address) -> None:
         """Begins the proof. connection: the address of the open connection."""
         self.connection = connection
+
+        @lru_cache(ROUTES_MAX)
+        def through(onward: Route) -> Route:
+            return (connection, *onward)
+
+        self._through = through
         self._send(CLUSTER, LINK.encode_request(LinkRequest(self._router.name, self._nonce)))
 
     def send(self, message: Message) -> Mailbox | None:
         onward = message.onward_route
-        route = self._routes.get(onward)
-        if route is None:
-            assert self.connection is not None, "the link is up"
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            route = self._routes[onward] = (self.connection, *onward)
         self.unanswered.sent(message, opens_session=onward[2] in self._openings)
-        return self._deliver(Message(route, message.return_route, message.payload, message.origin))
+        return self._deliver(Message(self._through(onward), message.return_route, message.payload, message.origin))
 
     def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
         """Sends a mark behind all earlier messages. on_back: called when the mark is back; never if the link ends."""
@@ -638,10 +625,13 @@ class Link:
             return messages
         rest = []
         for message in messages:
-            if message.onward_route == (CLUSTER,) and MARK.is_in(message.payload):
-                self._note_mark(message)
-            else:
+            if message.onward_route != (CLUSTER,) or not MARK.is_in(message.payload):
                 rest.append(message)
+                continue
+            try:
+                self.mark_back(MARK.decode_response(message.payload).id)
+            except ProtocolError as error:
+                logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
         return rest
 
     def ended(self, requests: OpenRequests) -> None:
@@ -668,14 +658,6 @@ class Link:
     def _send(self, worker: Address, payload: bytes) -> None:
         assert self.connection is not None, "the connection is open"
         self._deliver(Message((self.connection, worker), (CLUSTER,), payload))
-
-    def _note_mark(self, message: Message) -> None:
-        try:
-            mark: Mark = MARK.decode_response(message.payload)
-        except ProtocolError as error:
-            logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
-            return
-        self.mark_back(mark.id)
 
 
 def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
