@@ -246,7 +246,11 @@ class MessageCopier:
         differs_at: an index where both have different messages although the histories agree."""
         history = await self._stream.get_history()
         bounds = self._stream.bounds
-        parting = self._parting(history, page)
+        # A source that is a mirror itself may be behind. A primary that is behind has lost messages.
+        end = page.next_index if not page.is_mirror else bounds.next_index
+        # The first index where both can have different messages.
+        parting = find_parting(history, page.history)
+        parting = end if parting is None else min(parting, end)
         if differs_at is not None and parting > differs_at:
             # The histories do not say since when the messages differ, so all of them are in doubt.
             parting = bounds.first_index
@@ -265,13 +269,6 @@ class MessageCopier:
         if row is None or not row.sets_aside:
             raise Parted(f"{what}; `mirror add --force` keeps them aside and follows")
         await set_aside(self._stream, row, parting, page.history)
-
-    def _parting(self, history: History, page: MirrorAnswer) -> int:
-        """Returns the first index where the mirror can have another message than its source."""
-        parting = find_parting(history, page.history)
-        # A source that is a mirror itself may be behind. A primary that is behind has lost messages.
-        end = page.next_index if not page.is_mirror else self._stream.bounds.next_index
-        return end if parting is None else min(parting, end)
 
     async def _skip(self, index: int) -> None:
         """Deletes the mirror's messages and continues at this index: the source has deleted the messages before it."""

@@ -254,7 +254,14 @@ class Promotions:
         try:
             # Steps 1 and 2. A resumed promotion has looked at its source before it was stored.
             if not begun.is_noted:
-                await self._note(mirrors, own_address, looks=not begun.is_resumed)
+                # If the source cannot become a mirror, nothing is stored.
+                for each in () if begun.is_resumed else mirrors:
+                    with each.asking() as remote:
+                        await _ask_role(remote, each, own_address)
+                failpoint("promotion_begun")
+                for each in mirrors:
+                    await _step(each, RoleEvent.PROMOTE, own_address)
+                    failpoint("promotion_noted")
                 begun.is_noted = True
             # A part of the partitions may be primaries already.
             mirrors = self.mirrors(name, {StreamRole.PROMOTING})
@@ -262,7 +269,12 @@ class Promotions:
                 raise ended
             copier = self._tasks.copiers[name]
             # Step 3: from here on the source confirms no push beyond these ends.
-            ends = [await self._demote(each, own_address) for each in mirrors]
+            ends = []
+            for each in mirrors:
+                with each.asking() as remote:
+                    await _ask_role(remote, each, own_address)
+                    ends.append((await each.change_source(remote, BeMirror(own_address, name))).next_index)
+                failpoint("promotion_source_demoted")
             # Step 4: copying ends, since nothing is added any more.
             for each, end in zip(mirrors, ends, strict=True):
                 await _wait_copied(each, end)
@@ -278,26 +290,6 @@ class Promotions:
                 raise
             logger.error("promotion_failed", stream=name, reason=str(error))
             begun.failure = error
-
-    async def _note(self, mirrors: Sequence[Mirror], own_address: str, *, looks: bool) -> None:
-        """Stores that the stream is promoted. Raises MirrorError, StorageError.
-        looks: whether the source is asked before, so that nothing is stored if it cannot become a mirror."""
-        if looks:
-            for each in mirrors:
-                with each.asking() as remote:
-                    await _ask_role(remote, each, own_address)
-        failpoint("promotion_begun")
-        for each in mirrors:
-            await _step(each, RoleEvent.PROMOTE, own_address)
-            failpoint("promotion_noted")
-
-    async def _demote(self, each: Mirror, own_address: str) -> int:
-        """Makes a partition of the source a mirror of this node. Returns its end."""
-        with each.asking() as remote:
-            await _ask_role(remote, each, own_address)
-            answer = await each.change_source(remote, BeMirror(own_address, each.stream.identity[0]))
-        failpoint("promotion_source_demoted")
-        return answer.next_index
 
     async def _give_back(self, mirrors: Sequence[Mirror], own_address: str) -> None:
         """Makes the source's partitions primaries again where this promotion made them mirrors. Safe to repeat."""
@@ -373,8 +365,9 @@ async def _ask_role(remote: RemoteNode, each: Mirror, own_address: str) -> RoleR
         raise MirrorError(
             f"{row.source_name!r} at {row.source} cannot become a mirror: {NO_ROLES}. {WAY_WITHOUT_FENCE}"
         )
-    # A primary that has lost messages may have confirmed others since, which this node would never copy.
-    _check_agrees(each, parts=now.role is Role.PRIMARY and now.next_index < end)
+    if now.role is Role.PRIMARY and now.next_index < end:
+        # A primary that has lost messages may have confirmed others since, which this node would never copy.
+        raise _parted(each)
     return now
 
 
@@ -386,14 +379,11 @@ async def _is_followed_by(mirror: Mirror, source: RoleResponse, own_address: str
     return source.source in (own_address, *known)
 
 
-def _check_agrees(mirror: Mirror, *, parts: bool) -> None:
-    """Raises Parted if the mirror parts from its source: it is longer, or has found other messages there."""
-    if parts:
-        row = mirror.row
-        raise Parted(
-            f"{row.source_name!r} at {row.source} does not have all messages of this mirror. Decide which is right; "
-            "`mirror promote --force` takes this one as it is"
-        )
+def _parted(mirror: Mirror) -> Parted:
+    return Parted(
+        f"{mirror.row.source_name!r} at {mirror.row.source} does not have all messages of this mirror. Decide which is "
+        "right; `mirror promote --force` takes this one as it is"
+    )
 
 
 async def _step(mirror: Mirror, event: RoleEvent, own_address: str) -> None:
@@ -427,7 +417,8 @@ async def _copy_positions(name: str, mirrors: Sequence[Mirror], copier: StreamCo
             break
         await trio.sleep(COPY_LOOK_S)
     for each in mirrors:
-        _check_agrees(each, parts=each.condition is MirrorCondition.PARTED)
+        if each.condition is MirrorCondition.PARTED:
+            raise _parted(each)
     with mirrors[0].asking() as remote:
         try:
             await copier.copy_positions(remote)

@@ -28,7 +28,7 @@ from stream_node.fleet.mirror.protocol import AGREEING, MirrorCondition, MirrorS
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH
 from stream_service.mirror_operations import end_fence, make_mirror, store_role
-from stream_service.mirror_rows import FollowerRow, MirrorRow
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, Role
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH
@@ -37,6 +37,7 @@ from stream_service.workers.directory import StreamDirectory
 from stream_storage.errors import StorageClosed, StorageError
 
 RESTART_S = 1.0
+RETRY_S = 0.5
 
 logger = structlog.get_logger(__name__)
 
@@ -163,13 +164,50 @@ class MirrorTasks:
                 del self._mirrors[name]
 
     async def _fence(self, mirror: Mirror) -> None:
-        follower = await fence(mirror, self.get_own_address)
+        """Makes the former source of a primary a mirror of it: tries until it is one, or until the task is cancelled.
+        Without that, a primary that comes back would take pushes, beside the mirror that has taken its place."""
+        while True:
+            try:
+                with mirror.asking() as remote:
+                    await self._fence_once(mirror, remote)
+                end = partial(end_fence, fenced_us=self.directory.clock.wall_us())
+                follower = (await mirror.stream.change(end)).result
+                break
+            except StorageClosed:
+                # The node is stopping.
+                follower = None
+                break
+            except (SourceLost, StorageError) as error:
+                mirror.report(MirrorCondition.FENCING, str(error))
+            except (MirrorError, ProtocolError) as error:
+                # The source answers, so it may take pushes. An operator has to do something about it.
+                mirror.report(MirrorCondition.UNFENCED, str(error))
+            await trio.sleep(RETRY_S)
         # The stream may have got another task meanwhile.
         if self._find(mirror.stream.identity) is mirror:
             self._forget(mirror.stream.identity)
-            # The former source is stored as a mirror now.
+            # The former source is stored as a mirror now, if the stream still fenced it.
             if follower is not None:
                 self._followers.add(mirror.stream.identity, follower)
+
+    async def _fence_once(self, mirror: Mirror, remote: RemoteNode) -> None:
+        (name, partition), row = mirror.stream.identity, mirror.row
+        now = await mirror.change_source(remote)
+        address, history = self.get_own_address(), await mirror.stream.get_history()
+        if now.role is Role.MIRROR and (now.source, now.stream_name) == (address, name):
+            # A planned promotion has made it a mirror, without leave to move messages aside. If the promotion was
+            # forced then, the former source can have messages that this node lacks.
+            ends = [after.first_index for entry, after in pairwise(history) if entry.entry_id == now.entry_id]
+            if not ends or now.next_index <= ends[0]:
+                return
+        elif now.entry_id not in {entry.entry_id for entry in history}:
+            # Both streams have gone on since: an operator decides which one is right.
+            raise Parted(
+                f"{row.source_name!r} at {row.source} was promoted or restored since; "
+                "make one of both a mirror by `mirror add --force`"
+            )
+        await mirror.change_source(remote, BeMirror(address, name), force=True)
+        logger.warning("source_fenced", stream=name, partition=partition, source=row.source)
 
     def _copy_stream(self, name: str, row: MirrorRow) -> None:
         copier = self.copiers.get(name)
@@ -247,50 +285,6 @@ class MirrorTasks:
         # The key may belong to the successor of this task already.
         if self._scopes.get(key) is scope:
             del self._scopes[key]
-
-
-RETRY_S = 0.5
-
-
-async def fence(mirror: Mirror, own_address: Callable[[], str]) -> FollowerRow | None:
-    """Makes the former source of a primary a mirror of it: tries until it is one, or until the task is cancelled.
-    Without that, a primary that comes back would take pushes, beside the mirror that has taken its place.
-    Returns the former source as a mirror; None if the node stops, or if the stream no longer fences."""
-    while True:
-        try:
-            with mirror.asking() as remote:
-                await _fence(mirror, remote, own_address)
-            end = partial(end_fence, fenced_us=mirror.stream.directory.clock.wall_us())
-            return (await mirror.stream.change(end)).result
-        except StorageClosed:
-            # The node is stopping.
-            return None
-        except (SourceLost, StorageError) as error:
-            mirror.report(MirrorCondition.FENCING, str(error))
-        except (MirrorError, ProtocolError) as error:
-            # The source answers, so it may take pushes. An operator has to do something about it.
-            mirror.report(MirrorCondition.UNFENCED, str(error))
-        await trio.sleep(RETRY_S)
-
-
-async def _fence(mirror: Mirror, remote: RemoteNode, own_address: Callable[[], str]) -> None:
-    (name, partition), row = mirror.stream.identity, mirror.row
-    now = await mirror.change_source(remote)
-    address, history = own_address(), await mirror.stream.get_history()
-    if now.role is Role.MIRROR and (now.source, now.stream_name) == (address, name):
-        # A planned promotion has made it a mirror, without leave to move messages aside. If the promotion was forced
-        # then, the former source can have messages that this node lacks.
-        ends = [after.first_index for entry, after in pairwise(history) if entry.entry_id == now.entry_id]
-        if not ends or now.next_index <= ends[0]:
-            return
-    elif now.entry_id not in {entry.entry_id for entry in history}:
-        # Both streams have gone on since: an operator decides which one is right.
-        raise Parted(
-            f"{row.source_name!r} at {row.source} was promoted or restored since; "
-            "make one of both a mirror by `mirror add --force`"
-        )
-    await mirror.change_source(remote, BeMirror(address, name), force=True)
-    logger.warning("source_fenced", stream=name, partition=partition, source=row.source)
 
 
 TAGS = (PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag)
