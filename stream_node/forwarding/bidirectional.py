@@ -70,9 +70,10 @@ DELETED = error_payload("the stream was deleted; send it again")
 _Key = tuple[str, SubscribeRequest | PublisherRequest]
 
 
-class Bidirectional:
-    """The subscriptions and publishers of a node. A subscription ends with the connection or channel of its request. A
-    publisher ends with the last of the connections by which its client has asked for it.
+class Bidirectional(AnsweringWorker):
+    """The worker of the service, with all subscriptions and publishers of a node. A subscription ends with the
+    connection or channel of its request. A publisher ends with the last of the connections by which its client has
+    asked for it.
 
     stream_service, index_service: the addresses of these services. own_workers: the addresses of the operator's
     workers, also of those that do not run."""
@@ -87,9 +88,18 @@ class Bidirectional:
         # watched.
         self._all: dict[_Key, tuple[Address, set[Holdings]]] = {}
 
-    def start(self) -> None:
-        """Starts the service. Raises AddressInUse."""
-        self.node.register(list(map(local, ADDRESSES)), lambda: BidirectionalService(self))
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        request = _read(message)
+        if isinstance(request, PublisherRequest):
+            return Demand(Right.WRITE, request.publisher_stream)
+        return [Demand(Right.READ, request.stream_name), Demand(Right.INDEX, request.subscription_id)]
+
+    def answer(self, message: Message) -> None:
+        request = _read(message)
+        if isinstance(request, PublisherRequest):
+            self.context.send(reply_to(message, self.ensure_publisher(message.origin, request), IRRELEVANT))
+        else:
+            self.subscribe(message.origin, request, message.return_route)
 
     def subscribe(self, origin: Origin, request: SubscribeRequest, way_back: Route = ()) -> None:
         """Begins a subscription. If the client has it already, it goes on by the connection of this request. way_back:
@@ -154,25 +164,6 @@ class Bidirectional:
         for holdings in watched:
             holdings.unwatch(address)
         self.node.unregister(address)
-
-
-class BidirectionalService(AnsweringWorker):
-    def __init__(self, bidirectional: Bidirectional) -> None:
-        self._bidirectional = bidirectional
-
-    def demand(self, message: Message) -> Demand | list[Demand]:
-        request = _read(message)
-        if isinstance(request, PublisherRequest):
-            return Demand(Right.WRITE, request.publisher_stream)
-        return [Demand(Right.READ, request.stream_name), Demand(Right.INDEX, request.subscription_id)]
-
-    def answer(self, message: Message) -> None:
-        request = _read(message)
-        if isinstance(request, PublisherRequest):
-            address = self._bidirectional.ensure_publisher(message.origin, request)
-            self.context.send(reply_to(message, address, IRRELEVANT))
-        else:
-            self._bidirectional.subscribe(message.origin, request, message.return_route)
 
 
 def _read(message: Message) -> SubscribeRequest | PublisherRequest:

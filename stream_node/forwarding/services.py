@@ -9,7 +9,7 @@ import msgspec
 from ockam.actors.address import local
 from ockam.actors.forwarders import FORWARDED, NOT_FORWARDED, Forwarders
 from ockam.actors.node import Node
-from stream_node.forwarding.bidirectional import Bidirectional
+from stream_node.forwarding.bidirectional import ADDRESSES, Bidirectional
 from stream_node.forwarding.storing import STORED, StoringForwarder, find_registration
 from stream_node.node.config import Config
 
@@ -35,13 +35,14 @@ class ForwardingServices:
         self._bidirectional = Bidirectional(node, service, index_service, own_workers)
 
     def start(self, stream_names: Iterable[str]) -> None:
-        """Starts the services. stream_names: those of all stored streams. Some hold the messages of absent clients."""
+        """Starts the services. stream_names: those of all stored streams. Some hold the messages of absent clients.
+        Raises AddressInUse."""
         for name in stream_names:
             registration = find_registration(name)
             if registration is not None and registration.address not in self._forwarders.all:
                 self._forwarders.add(registration)
         self._forwarders.start()
-        self._bidirectional.start()
+        self._node.register(list(map(local, ADDRESSES)), lambda: self._bidirectional)
 
     def statistics(self) -> ForwardingStatistics:
         workers = [self._forwarders.find_worker(each) for each in self._forwarders.all.values()]
