@@ -136,24 +136,18 @@ def _plan(database: Path, log: check.CheckedWal | None) -> RepairPlan:
     plan = RepairPlan(verdict=log.verdict.value, frames=found.frames, bad=found.bad, commits=len(found.commits))
     if not plan.needed:
         return plan
-    # The plan names how each damaged frame was recovered, also if none is lost.
-    plan = msgspec.structs.replace(plan, how=tuple((each.frame, each.how.value) for each in found.damaged))
-    problem = None
+    salvage, problem, others = tuple(_survey(database, log)), None, tuple[str, ...]()
     if found.lost:
         numbers = ", ".join(str(each.frame) for each in found.lost[:10])
         what = f"page in frame {numbers}" if len(found.lost) == 1 else f"pages in {len(found.lost)} frames ({numbers})"
         problem = f"the {what} of the log cannot be recovered"
-    salvage, others = tuple(_survey(database, log)), tuple[str, ...]()
-    # Only a log without lost frames can be verified as a whole.
-    if not found.lost:
+    else:
+        # Only a log without lost frames can be verified as a whole.
         with check.opened_with_log(database, check.rebuild(log.wal, log.found)) as connection:
             others = verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
-    return msgspec.structs.replace(
-        plan,
-        problem=problem,
-        salvage=salvage,
-        others=others,
-    )
+    # The plan names how each damaged frame was recovered, also if none is lost.
+    how = tuple((each.frame, each.how.value) for each in found.damaged)
+    return msgspec.structs.replace(plan, how=how, problem=problem, salvage=salvage, others=others)
 
 
 def _log_until(log: check.CheckedWal, frame: int) -> Iterator[bytes]:
@@ -176,7 +170,14 @@ def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
                 known = before.get(stream_id)
                 start_index = max(first, known[4] if known else 0)
                 if start_index < end or known is None:
-                    saved, lost = _check(connection, stream_id, start_index, end)
+                    saved, lost = 0, list[tuple[int, int]]()
+                    for index in range(start_index, end):
+                        if _find_message(connection, stream_id, index) is not None:
+                            saved += 1
+                        elif lost and lost[-1][1] == index - 1:
+                            lost[-1] = (lost[-1][0], index)
+                        else:
+                            lost.append((index, index))
                     yield Salvage(
                         name=name,
                         partition=partition,
@@ -185,7 +186,7 @@ def _survey(database: Path, log: check.CheckedWal) -> Iterator[Salvage]:
                         first=start_index,
                         end=end,
                         saved=saved,
-                        lost=lost,
+                        lost=tuple(lost),
                     )
     except sqlite3.Error as error:
         raise RepairFailed(
@@ -228,21 +229,6 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
     if row is None or find_damage(stream_id, index, *row) is not None:
         return None
     return row[0], row[2], row[3], row[4]
-
-
-def _check(
-    connection: sqlite3.Connection, stream_id: int, first: int, end: int
-) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Returns the number of undamaged messages from `first` to before `end`, and the runs of the other indexes."""
-    saved, lost = 0, list[tuple[int, int]]()
-    for index in range(first, end):
-        if _find_message(connection, stream_id, index) is not None:
-            saved += 1
-        elif lost and lost[-1][1] == index - 1:
-            lost[-1] = (lost[-1][0], index)
-        else:
-            lost.append((index, index))
-    return saved, tuple(lost)
 
 
 def _install_salvage(database: Path, log: check.CheckedWal, plan: RepairPlan) -> None:

@@ -108,9 +108,15 @@ class _DatabaseFile(msgspec.Struct, frozen=True):
 @mapped()
 def _restore(source: _DatabaseFile, target: Path, over: bool, dry_run: bool, progress: Progress) -> Present:
     """Returns the state of the data directory before."""
-    # A dry run does the same checks, but creates no lock file.
+    # A dry run does the same checks. It holds the lock if there is a lock file, but creates none.
     if dry_run:
-        present = _inspect(target, over)
+        names = names_in(target)
+        lock = DirectoryLock(target) if LOCK_NAME in names else None
+        try:
+            present = _replaceable(target, over, names)
+        finally:
+            if lock is not None:
+                lock.release_as_found()
         source.check(source.file, source.sha256 and digest_of(source.file, progress), progress)
         return present
     with locked_directory(target) as was_there:
@@ -210,17 +216,6 @@ def locked_directory(target: Path) -> Iterator[list[str]]:
         remove_folders(made)
         raise
     lock.release(clean=True)
-
-
-def _inspect(target: Path, over: bool) -> Present:
-    """Checks the target for a dry run, as `_replaceable` does, and holds the lock if there is a lock file."""
-    names = names_in(target)
-    lock = DirectoryLock(target) if LOCK_NAME in names else None
-    try:
-        return _replaceable(target, over, names)
-    finally:
-        if lock is not None:
-            lock.release_as_found()
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:

@@ -31,13 +31,10 @@ def _unread(positions: Mapping[int, SavedPosition], infos: Mapping[int, StreamIn
     for partition, info in infos.items():
         position = positions.get(partition)
         if position is not None:
-            found[partition] = max(0, info.next_index - max(_index_in(position, info), info.first_index))
+            # A position that belongs to a former stream of the same name says nothing about this one.
+            is_of_this = getattr(position, "created_us", 0) in (0, info.created_us)
+            index = max(position.index if is_of_this else 0, info.first_index)
+            found[partition] = max(0, info.next_index - index)
         elif reads_all:
             found[partition] = info.count
     return found
-
-
-def _index_in(position: SavedPosition, info: StreamInfo) -> int:
-    """Returns the index at which a consumer goes on: 0 if its position belongs to a former stream of the same name."""
-    created_us = getattr(position, "created_us", 0)
-    return position.index if created_us in (0, info.created_us) else 0
