@@ -65,18 +65,6 @@ class WorkerEnd(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
-    """Returns the end of a node with a worker that cannot serve.
-    failures: how many times in a row it ended before it listened; 0: it has never listened."""
-    reason = end.reason
-    if failures:
-        last = "" if reason is None else f"; the last time, {reason}"
-        reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops{last}"
-    elif reason is None and end.code < 0:
-        reason = f"the worker {name} was ended by signal {-end.code} before it listened"
-    return NodeEnd(max(end.code, 1), reason)
-
-
 class Supervisor:
     def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
         """Opens the sockets of the workers. Raises CannotListen. lock: the lock on the data directory; the workers hold
@@ -196,7 +184,7 @@ class Supervisor:
 
     async def _keep(self, number: int) -> int:
         """Runs one worker, and restarts it when it dies. Returns its exit code after `stop`, or if it cannot serve."""
-        pause_s, failures = RESTART_S_MIN, 0
+        name, pause_s, failures = worker_name(number), RESTART_S_MIN, 0
         while True:
             started_s = trio.current_time()
             try:
@@ -211,14 +199,20 @@ class Supervisor:
             failures = 0 if end.has_listened else failures + 1
             if number not in self._listening or failures == FAILURES_MAX:
                 # A first start that fails finds wrong settings or data, and another attempt would find them as well.
-                served = number in self._listening
-                self._failure = self._failure or _failed_end(worker_name(number), end, failures if served else 0)
+                reason = end.reason
+                if number in self._listening:
+                    last = "" if reason is None else f"; the last time, {reason}"
+                    reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node "
+                    reason += f"stops{last}"
+                elif reason is None and end.code < 0:
+                    reason = f"the worker {name} was ended by signal {-end.code} before it listened"
+                self._failure = self._failure or NodeEnd(max(end.code, 1), reason)
                 self.stop()
                 return end.code
             # A worker that ran long enough failed for a new reason, so the pause is short again.
             if trio.current_time() - started_s > STABLE_S:
                 pause_s = RESTART_S_MIN
-            logger.error("worker_died", worker=worker_name(number), code=end.code, restart_in_s=pause_s)
+            logger.error("worker_died", worker=name, code=end.code, restart_in_s=pause_s)
             with trio.move_on_after(pause_s):
                 await self._stopping.wait()
                 return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import trio
@@ -70,7 +69,13 @@ def own_settings(config: Config, place: WorkerPlace | None) -> Config:
     Each worker has HTTP and gRPC at ports of its own: those of the settings plus the number of the worker."""
     if place is None:
         return config
-    http, grpc = (tuple(_door_of(each, place.number) for each in addresses) for addresses in (config.http, config.grpc))
+
+    def door_of(address: str) -> str:
+        plain, slash, services = address.partition("/")
+        host, _, port = plain.rpartition(":")
+        return f"{host}:{int(port) + place.number}{slash}{services}" if port.isdigit() and int(port) else address
+
+    http, grpc = tuple(map(door_of, config.http)), tuple(map(door_of, config.grpc))
     config = msgspec.structs.replace(config, http=http, grpc=grpc)
     if config.database is None:
         return config
@@ -86,17 +91,6 @@ def shares_shards(config: Config) -> bool:
 def has_own_databases(config: Config) -> bool:
     """Whether each of several workers has a database of its own, so that none of them knows all streams."""
     return config.workers > 1 and config.database is None
-
-
-def _door_of(address: str, number: int) -> str:
-    plain, slash, services = address.partition("/")
-    host, _, port = plain.rpartition(":")
-    return f"{host}:{int(port) + number}{slash}{services}" if port.isdigit() and int(port) else address
-
-
-def database_folder(config: Config, place: WorkerPlace | None) -> Path:
-    folder = Path(config.data_dir)
-    return folder if place is None else folder / place.name
 
 
 def take_place() -> WorkerPlace | None:

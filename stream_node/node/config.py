@@ -513,10 +513,10 @@ OF_CONTAINERS = re.compile(
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Returns an error text for each variable that nothing reads."""
     known = {ENVIRONMENT_PREFIX + name.upper() for name in FIELDS} | OTHERS
-    unknown = [name for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
-    return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]
-
-
-def _told(name: str, known: Iterable[str]) -> str:
-    near = near_names(name, known)
-    return f"unknown variable {name} in the environment; " + (f"there is {near}" if near else "nothing reads it")
+    texts = []
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not OF_CONTAINERS.fullmatch(name):
+            near = near_names(name, known)
+            told = f"there is {near}" if near else "nothing reads it"
+            texts.append(f"unknown variable {name} in the environment; {told}")
+    return texts

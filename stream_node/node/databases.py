@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 from sqlalchemy import Column, Integer, Table, insert, select
 
-from stream_node.fleet.worker_place import WorkerPlace, worker_name
+from stream_node.fleet.worker_place import worker_name
 from stream_node.node.config import Config, ConfigError
 from stream_storage.contract import Engine, Session
 from stream_storage.errors import DiskFull, NoRoomToUpgrade
@@ -48,10 +48,6 @@ class StoredPlace(NamedTuple):
         if self.workers == 1:
             return "the database of a node with one process"
         return f"the database of {worker_name(self.number)}, one of {self.workers} workers"
-
-
-def stored_place(place: WorkerPlace | None) -> StoredPlace:
-    return StoredPlace(0, 1) if place is None else StoredPlace(place.number, len(place.addresses))
 
 
 def find_stored(session: Session) -> StoredPlace | None:

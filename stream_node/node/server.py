@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,13 +26,13 @@ from ockam.identity.rules.audit import Audit
 from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
-from stream_node.fleet.worker_place import WorkerPlace, database_folder, own_settings
+from stream_node.fleet.worker_place import WorkerPlace, own_settings
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import APPLICATION, Config, ConfigError, without_effect
 from stream_node.node.config_sources import check_cluster, check_forwarding, own_address
-from stream_node.node.databases import open_database, stored_place
+from stream_node.node.databases import StoredPlace, open_database
 from stream_node.node.day_log import DayLog
 from stream_node.node.identity.access import NodeAccess, check_exposure, make_usages, open_access
 from stream_node.node.identity.channel_services import start_channels
@@ -164,8 +165,11 @@ class Server:
         own_workers = load_workers(config, self._workers)
         self._tracing = start_traces(config)
         # 2. Open the database: it locks its folder, so a second node of this folder ends here.
-        folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
-        database = await trio.to_thread.run_sync(open_database, config, folder, stored_place(self._place))
+        folder, stored_place, is_member = Path(config.data_dir), StoredPlace(0, 1), bool(config.cluster or self._place)
+        if self._place is not None:
+            folder /= self._place.name
+            stored_place = StoredPlace(self._place.number, len(self._place.addresses))
+        database = await trio.to_thread.run_sync(open_database, config, folder, stored_place)
         try:
             stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
             newest_us = max((each.last_time_us for each in stored), default=0)

@@ -49,10 +49,6 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-def random_id() -> str:
-    return secrets.token_hex(8)
-
-
 def stored_streams(database: Engine) -> list[StoredStream]:
     """Returns all streams of the database, one entry of about 300 bytes for each partition. Raises StorageError."""
     with closing(database.read_session()) as session:
@@ -125,7 +121,7 @@ class Services:
         *,
         now_us: Callable[[], int] = wall_clock_us,
         steady_s: Callable[[], float] = trio.current_time,
-        new_id: Callable[[], str] = random_id,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
         note_offset: Callable[[int], None] | None = None,  # stores the trusted clock offset for the next start
         tracing: Tracing | None = None,  # makes the spans of pushes

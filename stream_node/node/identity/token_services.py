@@ -145,13 +145,11 @@ class NodeTokens:
         self._tokens = tokens
         if not is_first or tokens:
             logger.info("tokens_loaded", tokens=len(tokens), new=len(new), gone=len(gone))
-            self._note("tokens_loaded", reason=f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone")
+            if self._audit is not None:
+                reason = f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone"
+                self._audit.note(Entry("tokens_loaded", reason=reason))
 
     def _note_refusal(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         if self._audit is not None:
             reason = f"{TokenStatus(verdict.status).name.lower()}: {verdict.reason}"
             self._audit.refused(Entry("token_refused", str(known), peer, reason=reason))
-
-    def _note(self, event: str, *, reason: str) -> None:
-        if self._audit is not None:
-            self._audit.note(Entry(event, reason=reason))
