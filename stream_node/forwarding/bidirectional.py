@@ -190,9 +190,6 @@ class PublisherProxy(LinkedWorker):
         self._link = StreamLink(self, owner.node, stream, service=owner.stream_service, origin=self._origin)
         self._open()
 
-    def stopped(self) -> None:
-        self._link.close()
-
     def demand(self, message: Message) -> Demand:
         return Demand(Right.WRITE, self._request.publisher_stream)
 
@@ -256,9 +253,6 @@ class StreamSubscription(LinkedWorker):
         stream, owner = self._request.stream_name, self._owner
         self._link = StreamLink(self, owner.node, stream, service=owner.stream_service, origin=self._origin)
         self._link.open()
-
-    def stopped(self) -> None:
-        self._link.close()
 
     def _has_ended(self) -> bool:
         """Whether the client is gone. Then this subscription ends, and sends nothing more."""

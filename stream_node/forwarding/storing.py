@@ -28,7 +28,6 @@ from stream_service.extensions import (
     BeforeIndex,
     InfoRequest,
     RichPage,
-    StreamInfo,
     TruncateRequest,
 )
 
@@ -166,7 +165,13 @@ class StoringForwarder(Forwarder, LinkedWorker):
         if what == "open":
             self._link.ask("info", INFO.encode_request(InfoRequest(0)))
         elif what == "info":
-            self._opened(INFO.decode_response(payload).info)
+            info = INFO.decode_response(payload).info
+            self._position = self._cut = info.first_index
+            self._next = info.next_index
+            self._waiting_bytes = info.size_bytes
+            self._is_open = True
+            self.context.resume()
+            self._go_on()
         elif what == "count":
             self._is_counting, info = False, INFO.decode_response(payload).info
             # A page that is under way to a client is counted by its confirms.
@@ -179,8 +184,7 @@ class StoringForwarder(Forwarder, LinkedWorker):
                 self._deliver(page)
         else:
             self._cut = max(self._cut, TRUNCATE.decode_response(payload).first_index)
-            self._is_cutting = False
-            self._truncate()
+            self._cut_again()
 
     def failed(self, what: str, payload: bytes) -> None:
         if what == "pull":
@@ -209,14 +213,6 @@ class StoringForwarder(Forwarder, LinkedWorker):
     def _cut_again(self) -> None:
         self._is_cutting = False
         self._truncate()
-
-    def _opened(self, info: StreamInfo) -> None:
-        self._position = self._cut = info.first_index
-        self._next = info.next_index
-        self._waiting_bytes = info.size_bytes
-        self._is_open = True
-        self.context.resume()
-        self._go_on()
 
     def _go_on(self) -> None:
         """Tells the client that it is registered. Asks for the next page of its messages, if some wait."""

@@ -48,7 +48,12 @@ class _LinkAnswers(Worker):
 
 
 class LinkedWorker(Worker):
-    """A worker that uses a stream by a StreamLink."""
+    """A worker that uses a stream by a StreamLink, from its start to its end."""
+
+    _link: StreamLink
+
+    def stopped(self) -> None:
+        self._link.close()
 
     def answered(self, what: str, payload: bytes) -> None:
         """Takes an answer to `ask`. what: the text that `ask` was given."""
@@ -124,19 +129,17 @@ class StreamLink:
         elif what != PUSHED:
             self._worker.answered(str(what), message.payload)
         else:
-            self._settle(_read_answer(message.payload))
+            answer = _read_answer(message.payload)
+            reason = "" if answer.failure is None else answer.failure.reason
+            for number in range(answer.count):
+                # The link may have given up the push.
+                pushed, size_bytes = self._pending.pop(answer.request_id + number, (None, 0))
+                self.pending_bytes -= size_bytes
+                if pushed is not None:
+                    index = answer.index + number if answer.failure is None else None
+                    self._worker.settled(pushed, size_bytes, index, reason)
             if self.pending * 2 <= PENDING_MESSAGES_MAX and self.pending_bytes * 2 <= PENDING_BYTES_MAX:
                 self._context.resume()
-
-    def _settle(self, answer: BatchAnswer) -> None:
-        reason = "" if answer.failure is None else answer.failure.reason
-        for number in range(answer.count):
-            # The link may have given up the push.
-            pushed, size_bytes = self._pending.pop(answer.request_id + number, (None, 0))
-            self.pending_bytes -= size_bytes
-            if pushed is not None:
-                index = answer.index + number if answer.failure is None else None
-                self._worker.settled(pushed, size_bytes, index, reason)
 
 
 def _read_answer(payload: bytes) -> BatchAnswer:
