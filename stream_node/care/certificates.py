@@ -31,12 +31,7 @@ def create_authority(folder: Path) -> Path:
     CertificateError."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name("stream-node test authority")
-    builder = (
-        _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
+    builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, signs=True)
     return _write(folder, AUTHORITY, builder.sign(key, hashes.SHA256()), key)
 
 
@@ -52,11 +47,8 @@ def create_certificate(
     # A node also calls other nodes, so its certificate must also be valid for a client.
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])
     builder = (
-        _builder(authority.subject, _name(name), key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
+        _builder(authority.subject, _name(name), key.public_key(), days, signs=False)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
     )
     if hosts:
@@ -98,9 +90,17 @@ def read_certificate(file: Path) -> x509.Certificate:
 
 
 def _builder(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int, *, signs: bool
 ) -> x509.CertificateBuilder:
+    """Returns what all certificates have. signs: whether the key signs certificates; otherwise it signs handshakes."""
     now = datetime.datetime.now(datetime.UTC)
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
+    )
     return (
         x509.CertificateBuilder()
         .issuer_name(issuer)
@@ -109,6 +109,9 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - EARLIER)
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
@@ -128,21 +131,6 @@ def _host(text: str) -> x509.GeneralName:
         return x509.DNSName(text)
     except ValueError as error:
         raise CertificateError(f"{text!r} is neither a DNS name nor an IP address") from error
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    """Returns the allowed uses of a key: signing certificates, or signing handshakes."""
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
