@@ -13,8 +13,7 @@ import trio
 from ockam.actors.message import Origin
 from ockam.identity.rules.rights import to_follow
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import MirrorError, SourceLost, SourceRefused, asking
-from stream_node.fleet.mirror.mirror import Identity, LocalStream
+from stream_node.fleet.mirror.mirror import Identity, LocalStream, MirrorError, SourceLost, SourceRefused, asking
 from stream_service.mirror_operations import store_role
 from stream_service.mirror_rows import FOLLOWERS_MAX, FollowerRow, MirrorRow, drop_follower, note_follower
 from stream_service.mirroring import (

@@ -17,8 +17,15 @@ import trio
 
 from index_service.storage import lower_positions, move_positions
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost, SourceRefused
-from stream_node.fleet.mirror.mirror import LocalStream, Mirror
+from stream_node.fleet.mirror.mirror import (
+    LocalStream,
+    Mirror,
+    MirrorError,
+    Parted,
+    RemoteNode,
+    SourceLost,
+    SourceRefused,
+)
 from stream_node.fleet.mirror.protocol import MirrorCondition
 from stream_service import stored
 from stream_service.extensions import INFO, InfoRequest

@@ -1,17 +1,22 @@
-"""Mirror: one stream-partition of this node that follows a source or fences its former one, with its statistics."""
+"""Mirror: one stream-partition of this node that follows a source or fences its former one, with its statistics.
+RemoteNode: asks another node, and waits for its answers (`ockam.actors.asker`). Failures become MirrorErrors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
 import structlog
 import trio
 
-from ockam.actors.address import Address
-from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, asking
+from ockam.actors.address import Address, local, tcp
+from ockam.actors.asker import Asker, Unanswered
+from ockam.actors.worker import NEVER
+from ockam.errors import InvalidAddress
+from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
+from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
 from stream_node.fleet.mirror.protocol import AGREEING, PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_operations import AnyChange, StreamChange, load_history
 from stream_service.mirror_rows import MirrorRow
@@ -25,13 +30,101 @@ from stream_storage.contract import Session
 from stream_storage.history import History
 from stream_storage.runner import do
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 T = TypeVar("T")
 
+ANSWER_S_MAX = 10.0
+"""The longest wait for an answer, beyond the time for which the other node may delay it."""
 BUSY_RETRY_S = 0.005
 """The pause before a change is tried again while the worker does something else."""
 LOOK_S = 1.0
 PATIENCE_S = 30.0
 """The longest wait until the worker is ready for a change."""
+
+logger = structlog.get_logger(__name__)
+
+Identity = tuple[str, int]
+
+
+class MirrorError(Exception):
+    """Error: a mirror cannot do what it was asked for, or cannot follow its source. The base class of this package's
+    errors."""
+
+
+class SourceLost(MirrorError):
+    """Error: the node with the source cannot be reached, or does not answer in time."""
+
+
+class SourceRefused(MirrorError):
+    """Error: the node with the source refuses a request of the mirror, for example for lack of a right."""
+
+
+class Parted(MirrorError):
+    """Error: the mirror has messages that its source does not have, so it cannot follow."""
+
+
+class SourceGoesOn(MirrorError):
+    """Error: a mirror is not promoted by force, because its source answers, would go on taking pushes beside it, and
+    cannot become its mirror."""
+
+
+class RemoteNode:
+    """Another node, as the tasks of mirrors ask it. destination: its `host:port`."""
+
+    def __init__(self, asker: Asker, destination: str) -> None:
+        self._asker = asker
+        self._destination = destination
+        self._first = tcp(destination)
+
+    @property
+    def connection(self) -> Address | None:
+        """The connection of this node through which the other node has answered last. A node that was started anew
+        answers through another connection."""
+        return self._asker.connection
+
+    async def ask_raw(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> bytes:
+        """Sends a request to a worker of the other node, and returns the payload of the answer.
+        wait_s: how long the other node may delay the answer. Raises SourceLost, SourceRefused."""
+        answer = await self._asker.answer((self._first, to), protocol.encode_request(request), wait_s + ANSWER_S_MAX)
+        if isinstance(answer, Unanswered):
+            raise SourceLost(answer.value.format(self._destination))
+        if ERROR.is_in(answer):
+            try:
+                reason = ERROR.decode_response(answer).reason
+            except ProtocolError as error:
+                text = f"{self._destination} answers with an error that cannot be read: {error}"
+                raise SourceRefused(text) from error
+            # The other node's errors keep their words, so that an operator reads what it said.
+            said = reason.removeprefix(REFUSAL).removeprefix(FAILURE)
+            if is_destination_unreachable(reason):
+                said = said.removeprefix(f"{UNREACHABLE}{self._destination}: ")
+                raise SourceLost(f"{self._destination} cannot be reached: {said}")
+            raise SourceRefused(f"{self._destination}: {said}")
+        if not protocol.is_in(answer):
+            raise SourceRefused(f"{self._destination} answers {protocol.name} with another protocol")
+        return answer
+
+    async def ask(self, to: Address, protocol: Protocol[Q, A], request: Q, wait_s: float = 0.0) -> A:
+        answer = await self.ask_raw(to, protocol, request, wait_s)
+        try:
+            return protocol.decode_response(answer)
+        except ProtocolError as error:
+            raise SourceRefused(f"{self._destination}: {error}") from error
+
+
+@contextmanager
+def asking(directory: StreamDirectory, destination: str) -> Iterator[RemoteNode]:
+    """Yields the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
+    try:
+        asker = Asker(directory.node, tcp(destination))
+    except InvalidAddress as error:
+        raise SourceLost(f"no node can be reached there: {error}") from error
+    address = directory.node.register([local("MI_" + directory.new_id())], lambda: asker, restarts=NEVER)
+    try:
+        yield RemoteNode(asker, destination)
+    finally:
+        directory.node.unregister(address)
 
 
 class LocalStream:
@@ -98,11 +191,6 @@ class LocalStream:
         if not bounds.history:
             return bounds.learn_history(await self.write(partial(load_history, stream_id=bounds.stream_id)))
         return bounds.history
-
-
-logger = structlog.get_logger(__name__)
-
-Identity = tuple[str, int]
 
 
 class Mirror:

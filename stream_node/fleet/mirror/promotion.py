@@ -31,8 +31,15 @@ from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups
 from index_service.storage import lower_positions
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceGoesOn, SourceLost, SourceRefused
-from stream_node.fleet.mirror.mirror import Mirror
+from stream_node.fleet.mirror.mirror import (
+    Mirror,
+    MirrorError,
+    Parted,
+    RemoteNode,
+    SourceGoesOn,
+    SourceLost,
+    SourceRefused,
+)
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_node.fleet.mirror.tasks import MirrorTasks

@@ -16,7 +16,7 @@ from ockam.actors.message import Message, Origin
 from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_node.fleet.mirror.asking import MirrorError, asking
+from stream_node.fleet.mirror.mirror import MirrorError, asking
 from stream_node.fleet.mirror.promotion import Promotions
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse
 from stream_node.fleet.mirror.stream_copier import list_partitions

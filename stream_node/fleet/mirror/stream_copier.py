@@ -14,7 +14,7 @@ from index_service.extensions import MARKED_POSITIONS, POSITIONS, MarkedPosition
 from index_service.fences import FENCES, FencesRequest, StoredFence, copy_positions
 from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
 from ockam.actors.address import Address, local
-from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceRefused, asking
+from stream_node.fleet.mirror.mirror import MirrorError, RemoteNode, SourceRefused, asking
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow, find_mirror
 from stream_service.names import stream_address

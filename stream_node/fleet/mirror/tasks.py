@@ -20,10 +20,9 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import OpenRequests
-from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost
 from stream_node.fleet.mirror.followers import Followers
 from stream_node.fleet.mirror.message_copier import MessageCopier
-from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror
+from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror, MirrorError, Parted, RemoteNode, SourceLost
 from stream_node.fleet.mirror.protocol import AGREEING, MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH

@@ -62,8 +62,7 @@ CARRIERS = {
     "ockam/transport/tcp.py": "opens each connection, and those for messages that it may forward",
     "ockam/actors/address.py": "reads a route from text",
     "block_node/grpc/client/channel.py": "connects to a source of blocks that speaks gRPC",
-    "stream_node/fleet/mirror/mirror.py": "asks the source of a mirror, for the acts of its tasks",
-    "stream_node/fleet/mirror/asking.py": "sends the requests of all acts of mirrors",
+    "stream_node/fleet/mirror/mirror.py": "asks the source of a mirror, and sends the requests of all acts of mirrors",
 }
 """The modules that call other nodes for these acts, and cause none themselves."""
 

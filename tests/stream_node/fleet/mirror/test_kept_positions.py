@@ -17,7 +17,7 @@ from index_service.fences import StoredFence, copy_positions, list_fences
 from index_service.storage import find_positions, lower_positions
 from ockam.actors.address import Route
 from stream_client import connect
-from stream_node.fleet.mirror.asking import SourceLost
+from stream_node.fleet.mirror.mirror import SourceLost
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.fleet.mirror.stream_copier import is_mirror
 from stream_node.node.process import NodeProcess

@@ -16,7 +16,7 @@ from index_service.extensions import (
     SavedPosition,
 )
 from ockam.protocol import Protocol
-from stream_node.fleet.mirror.asking import RemoteNode, SourceRefused
+from stream_node.fleet.mirror.mirror import RemoteNode, SourceRefused
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 
 REQUEST = PositionsRequest(0, "s", None, None, 9)

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from ockam.identity.rules.rights import Right
-from stream_node.fleet.mirror import asking
+from stream_node.fleet.mirror import mirror
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from tests.ockam.identity.rules.guarded_node import guarded, may
 from tests.stream_node.fleet.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, wait_for
@@ -61,7 +61,7 @@ async def test_a_mirror_without_rights_says_so_and_goes_on_when_it_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # New rules close the connection, and the answer to what was asked over it never comes.
-    monkeypatch.setattr(asking, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(mirror, "ANSWER_S_MAX", 1.0)
     folder = tmp_path / "a"
     folder.mkdir()
     async with guarded(folder, may(CLIENT, "s")) as a, served(tmp_path / "b") as b:
