@@ -48,6 +48,10 @@ from stream_service.names import stream_address
 from stream_service.page_codec import decode_packed_page
 from stream_service.push_codec import decode_batch_answer, encode_batch
 
+BATCH_BYTES_MAX = 1024 * 1024
+"""A batch of this size takes no further message, so that its encoded copies stay small."""
+STREAMS_MAX = 1_000
+"""The partitions of at most this many streams are remembered."""
 IDLE_S = 60.0
 CHECK_INTERVAL_S = 5.0
 IN_ERRORS = "this node"
@@ -94,6 +98,8 @@ class InsideClients:
         self._clients_max = clients_max
         self._too_many = too_many
         self._held: dict[tuple[Identity, str], _Held] = {}
+        self._partitions: dict[str, list[StreamInfo]] = {}
+        self._changes = 0
         nursery.start_soon(self._close_unused)
 
     def __len__(self) -> int:
@@ -113,6 +119,14 @@ class InsideClients:
         finally:
             held.users -= 1
             held.unused_s = trio.current_time()
+
+    def known_partitions(self, changes: int) -> dict[str, list[StreamInfo]]:
+        """Returns the partitions of streams by name, as the node has listed them. The caller adds to them.
+        changes: how often a partition was added or removed. Each change begins a new dictionary, so that a list from
+        before the change is not found after the change."""
+        if changes != self._changes or len(self._partitions) >= STREAMS_MAX:
+            self._partitions, self._changes = {}, changes
+        return self._partitions
 
     def connection_of(self, identity: Identity, peer: str) -> Connection:
         """Returns the node's end of the client that a request uses now, see `client`."""
@@ -186,35 +200,12 @@ def _host_of(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
-BATCH_BYTES_MAX = 1024 * 1024
-"""A batch of this size takes no further message, so that its encoded copies stay small."""
-
-
-STREAMS_MAX = 1_000
-"""The partitions of at most this many streams are remembered."""
-
-
 class Stored(NamedTuple):
     """The result of pushes that follow each other."""
 
     messages: int
     first_index: int  # negative if it was forgotten, long after the push; without meaning after an error
     error: ClientError | None = None  # why the messages are not stored
-
-
-class KnownPartitions:
-    """The partitions of streams by name, as the node has listed them, until a partition is added or removed."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, list[StreamInfo]] = {}
-        self._changes = 0
-
-    def of(self, changes: int) -> dict[str, list[StreamInfo]]:
-        """Returns the known partitions, to which the caller adds. changes: how often a partition was added or removed.
-        Each change begins a new dictionary, so that a list from before the change is not found after the change."""
-        if changes != self._changes or len(self._known) >= STREAMS_MAX:
-            self._known, self._changes = {}, changes
-        return self._known
 
 
 class InsideStream(Stream):

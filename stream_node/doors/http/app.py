@@ -27,7 +27,7 @@ from stream_node.doors.http import guard
 from stream_node.doors.http.guard import identify, peer_of, place_of
 from stream_node.doors.http.memory import Readings, RequestBody, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
-from stream_node.node.inside_clients import InsideClients, KnownPartitions, NoInsideClient
+from stream_node.node.inside_clients import InsideClients, NoInsideClient
 from stream_node.node.parts import NodeParts
 
 SECURITY_HEADERS = {
@@ -53,7 +53,6 @@ class HttpCall(NamedTuple):
     caller: Origin
     parts: NodeParts
     clients: InsideClients
-    known: KnownPartitions
     endpoint: Endpoint
     memory: RequestMemory
 
@@ -119,7 +118,6 @@ class HttpApp:
     ) -> None:
         self._parts = parts
         self._clients = clients
-        self._known = KnownPartitions()
         self._paths = Paths(endpoints)
         self._watches = LateWatches(nursery)
         self._lines = LogRate()
@@ -234,7 +232,7 @@ class HttpApp:
         peer = peer_of(request)
         caller = peer.origin(peer.identity) if endpoint.is_open else await identify(request, self._parts.authenticator)
         memory: RequestMemory = request.scope[MEMORY]
-        call = HttpCall(request, caller, self._parts, self._clients, self._known, endpoint, memory)
+        call = HttpCall(request, caller, self._parts, self._clients, endpoint, memory)
         if not endpoint.is_open:
             call.count_for(caller)
         # The right is checked before the handler sees the request.

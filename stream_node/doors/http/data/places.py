@@ -135,7 +135,7 @@ async def known_partitions(call: HttpCall, client: StreamClient, name: str, righ
     removed; so the indexes can be old. Without the right, or in a node that shares its streams, the list is new."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
-    known = call.known.of(call.parts.services.directory.changes)
+    known = call.clients.known_partitions(call.parts.services.directory.changes)
     found = known.get(name)
     if found is None:
         found = await find_partitions(client, name)

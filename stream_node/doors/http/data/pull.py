@@ -214,7 +214,7 @@ async def follow(
     start = start if next_index is None else next_index
     # The first page is read before the answer begins, so that errors have their status.
     async with call.client() as client:
-        is_remembered = name in call.known.of(call.parts.services.directory.changes)
+        is_remembered = name in call.clients.known_partitions(call.parts.services.directory.changes)
         stream, info = await get_partition(call, client, name, partition, key, Right.READ)
         # A remembered creation time can be outdated: a new mirror takes the creation time of its source.
         if is_remembered:
