@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +53,14 @@ class BlockTrust(NamedTuple):
 
 def read_trust(config: Config) -> BlockTrust:
     """Checks the settings of the block node, and returns the keys that they name. Raises ConfigError."""
-    book = _address_book(config)
+    book = None
+    if config.block_address_book is not None:
+        try:
+            book = AddressBook.load(Path(config.block_address_book))
+        except AddressBookError as error:
+            raise ConfigError(f"block_address_book: {error}") from error
+    elif "record_proof" in config.block_levels:
+        raise ConfigError("block_levels: record_proof needs block_address_book, the keys to check signatures with")
     tss = _tss_verifier(config)
     settings = _settings(config)
     # Settings that are valid by themselves can still contradict each other, and nothing has checked those of a program.
@@ -174,8 +182,11 @@ class BlockServices:
 
 
 def _settings(config: Config) -> BlockNodeSettings:
+    for name in config.block_levels:
+        if name not in LEVELS:
+            raise ConfigError(f"block_levels: {name!r} is not one of {', '.join(LEVELS)}")
     verifier = VerifierSettings(
-        levels=_levels(config.block_levels),
+        levels=reduce(or_, map(LEVELS.__getitem__, config.block_levels), Level(0)),
         accept_unchecked_proofs=config.block_accept_unchecked_proofs,
         known_roots=_known_roots(config.block_known_roots),
         link_record_blocks=config.block_link_record_blocks,
@@ -212,16 +223,6 @@ def _source_tls(config: Config, address: str) -> TlsLayer:
     return TlsLayer(context, server_side=False, server_name=split_host_port(address)[0])
 
 
-def _levels(names: tuple[str, ...]) -> Level:
-    levels = Level(0)
-    for name in names:
-        level = LEVELS.get(name)
-        if level is None:
-            raise ConfigError(f"block_levels: {name!r} is not one of {', '.join(LEVELS)}")
-        levels |= level
-    return levels
-
-
 def _tss_verifier(config: Config) -> TssVerifier | None:
     """Returns the verifier of the setting `block_tss_verifier`; None without the setting. Raises ConfigError."""
     text = config.block_tss_verifier
@@ -250,14 +251,3 @@ def _known_roots(texts: tuple[str, ...]) -> dict[int, bytes]:
         except ValueError:
             raise ConfigError(f"block_known_roots: {text!r} is not NUMBER:HEX, a block and its root") from None
     return roots
-
-
-def _address_book(config: Config) -> AddressBook | None:
-    if config.block_address_book is None:
-        if "record_proof" in config.block_levels:
-            raise ConfigError("block_levels: record_proof needs block_address_book, the keys to check signatures with")
-        return None
-    try:
-        return AddressBook.load(Path(config.block_address_book))
-    except AddressBookError as error:
-        raise ConfigError(f"block_address_book: {error}") from error

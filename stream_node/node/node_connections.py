@@ -171,34 +171,28 @@ class NodeConnectionsService(AnsweringWorker):
 
 def list_connections(roster: Roster) -> ConnectionsResponse:
     """Returns the connections and the identities that send and receive most, at most LISTED_MAX of each."""
-    now_s, rates = trio.current_time(), dict[str, list[float]]()
-    found = list[tuple[float, int, ConnectedPeer, ConnectionStatistics, Presence]]()
+    now_s, of_party = trio.current_time(), dict[str, list[float]]()
+    found = list[tuple[float, int, ConnectedPeer, ConnectionStatistics, Presence, tuple[float, float]]]()
     # The rates of an identity are the sums over its open connections.
     for connection, presence in roster.open.items():
         each = connection.statistics()
-        received_s, sent_s = presence.rates(each, now_s)
-        sums = rates.setdefault(presence.party, [0, 0.0, 0.0])
-        sums[:] = sums[0] + 1, sums[1] + received_s, sums[2] + sent_s
-        found.append((received_s + sent_s, each.received_bytes + each.sent_bytes, connection, each, presence))
-    parties = [_party(name, traffic, *rates.get(name, (0, 0.0, 0.0))) for name, traffic in roster.traffic().items()]
-    return ConnectionsResponse(
-        0,
-        len(found),
-        # With many connections, only those that are listed are written out.
-        [_open(*each[2:], now_s) for each in nlargest(LISTED_MAX, found, itemgetter(0, 1))],
-        nsmallest(LISTED_MAX, parties, _busiest),
-    )
-
-
-def _open(connection: ConnectedPeer, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
-    received_s, sent_s = map(round, presence.rates(each, now_s))
-    return OpenConnection(
-        **asdict(each),
-        identity=str(connection.identity),
-        age_s=round(now_s - presence.began_s),
-        received_bytes_s=received_s,
-        sent_bytes_s=sent_s,
-    )
+        rates = presence.rates(each, now_s)
+        sums = of_party.setdefault(presence.party, [0, 0.0, 0.0])
+        sums[:] = sums[0] + 1, sums[1] + rates[0], sums[2] + rates[1]
+        found.append((sum(rates), each.received_bytes + each.sent_bytes, connection, each, presence, rates))
+    # With many connections, only those that are listed are written out.
+    listed = [
+        OpenConnection(
+            **asdict(each),
+            identity=str(connection.identity),
+            age_s=round(now_s - presence.began_s),
+            received_bytes_s=round(received_s),
+            sent_bytes_s=round(sent_s),
+        )
+        for _, _, connection, each, presence, (received_s, sent_s) in nlargest(LISTED_MAX, found, itemgetter(0, 1))
+    ]
+    parties = [_party(name, traffic, *of_party.get(name, (0, 0.0, 0.0))) for name, traffic in roster.traffic().items()]
+    return ConnectionsResponse(0, len(found), listed, nsmallest(LISTED_MAX, parties, _busiest))
 
 
 def join_connections(found: Sequence[ConnectionsResponse], request_id: int, limit: int) -> ConnectionsResponse:
