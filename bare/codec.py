@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 from bare.compile_decode import compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT, Limits
-from bare.model import BareType, cycle_heads
+from bare.model import BareType, shape_of
 from bare.precise import decode_precisely, encode_precisely
 from bare.resolve import resolve
 
@@ -43,9 +43,9 @@ class Encoder(Generic[T]):
     def __init__(self: Encoder[Any], type_: Any, limits: Limits = ...) -> None: ...
     def __init__(self, type_: Any, limits: Limits = LIMITS_DEFAULT) -> None:
         self.node: BareType = resolve(type_)
-        heads = cycle_heads(self.node)
-        careful = functools.partial(encode_precisely, self.node, limits, heads)
-        self.encode = compile_encoder(self.node, limits, heads, careful)
+        shape = shape_of(self.node)
+        careful = functools.partial(encode_precisely, self.node, limits, shape)
+        self.encode = compile_encoder(self.node, limits, shape, careful)
 
     def encode_into(self, value: T, buffer: bytearray) -> None:
         """Encodes a value and appends the message to `buffer`. If it raises EncodeError, `buffer` is unchanged."""
@@ -58,7 +58,7 @@ class Decoder(Generic[T]):
 
     `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is no `Buffer`."""
 
-    __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
+    __slots__ = ("_decode_at", "_limits", "_shape", "decode", "node")
 
     decode: Callable[[Buffer], T]
 
@@ -69,9 +69,9 @@ class Decoder(Generic[T]):
     def __init__(self, type_: Any, limits: Limits = LIMITS_DEFAULT) -> None:
         self.node: BareType = resolve(type_)
         self._limits = limits
-        self._heads = cycle_heads(self.node)
+        self._shape = shape_of(self.node)
         self._decode_at: Callable[[Buffer, int], tuple[Any, int]] | None = None
-        self.decode = compile_decoder(self.node, limits, self._heads, self._decode_carefully)
+        self.decode = compile_decoder(self.node, limits, self._shape, self._decode_carefully)
 
     def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
         """Decodes the value that starts at `offset`. Returns the value and the offset after the value.
@@ -82,18 +82,18 @@ class Decoder(Generic[T]):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
         if self._decode_at is None:
             careful = self._decode_carefully_at
-            self._decode_at = compile_decoder(self.node, self._limits, self._heads, careful, is_prefix=True)
+            self._decode_at = compile_decoder(self.node, self._limits, self._shape, careful, is_prefix=True)
         return self._decode_at(data, offset)
 
     def _decode_carefully(self, data: Buffer) -> Any:
         if type(data) is not bytes:
             return self.decode(_as_bytes(data))
-        return decode_precisely(self.node, self._limits, self._heads, data, 0, whole=True)[0]
+        return decode_precisely(self.node, self._limits, self._shape, data, 0, whole=True)[0]
 
     def _decode_carefully_at(self, data: Buffer, offset: int) -> tuple[Any, int]:
         if type(data) is not bytes:
             return self.decode_prefix(_as_bytes(data), offset)
-        return decode_precisely(self.node, self._limits, self._heads, data, offset, whole=False)
+        return decode_precisely(self.node, self._limits, self._shape, data, offset, whole=False)
 
 
 def _as_bytes(data: object) -> bytes:

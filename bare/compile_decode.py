@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from bare import model
 from bare.compiler import CHAIN_MEMBERS_MAX, Compiler
 from bare.limits import Limits
-from bare.model import BareType, Number, Sizes
+from bare.model import BareType, Number, Shape
 from bare.varint import long_uint
 
 
@@ -51,22 +51,22 @@ class _At(NamedTuple):
 
 
 def compile_decoder(
-    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[..., Any], *, is_prefix: bool = False
+    node: BareType, limits: Limits, shape: Shape, careful: Callable[..., Any], *, is_prefix: bool = False
 ) -> Callable[..., Any]:
     """Returns a compiled function that decodes a whole message and returns its value. With `is_prefix`, the function
     decodes the value at an offset (not negative) of a buffer, and returns the value and the offset after it.
 
-    heads: the result of `cycle_heads`. careful: called with the same arguments for an unusual message."""
-    compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
+    careful: called with the same arguments for an unusual message."""
+    compiler = _DecoderCompiler("read", "data, size, start", limits, shape, long_uint=long_uint, careful=careful)
     with compiler.codec("decode", "data, start" if is_prefix else "data"):
         value, at = compiler.root(node, _At("start" if is_prefix else ""))
-        compiler.source.line(f"if {at} {'>' if is_prefix else '!='} size: raise Irregular")
-        compiler.source.line(f"return {value}, {at}" if is_prefix else f"return {value}")
+        compiler.line(f"if {at} {'>' if is_prefix else '!='} size: raise Irregular")
+        compiler.line(f"return {value}, {at}" if is_prefix else f"return {value}")
     return compiler.made("decode")
 
 
 class _DecoderCompiler(Compiler):
-    """A writer of decoders, which writes Python statements into `source`.
+    """A writer of decoders.
 
     Each method takes a type and a position in the message. It writes the statements that read a value of the type
     there, and returns an expression for the value, and the position after it. The expression has no side effects and is
@@ -75,18 +75,14 @@ class _DecoderCompiler(Compiler):
     A slice can reach beyond the end of the message. This is noticed later, because positions only grow: the next read
     finds no byte, or the last position is not the end of the message."""
 
-    _sizes: Sizes
-
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
-        self._sizes = Sizes()
-        self.source.line("size = len(data)")
-        self.source.line(f"if data.__class__ is not bytes or size > {self._limits.message_bytes_max}: raise Irregular")
-        self.begin(node)
+        self.line("size = len(data)")
+        self.line(f"if data.__class__ is not bytes or size > {self._limits.message_bytes_max}: raise Irregular")
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
     def _write_body(self, node: BareType) -> None:
         value, end = self._written(node, _At("start"))
-        self.source.line(f"return {value}, {end}")
+        self.line(f"return {value}, {end}")
 
     def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
         return self._call(node, at) if self._is_called(node) else self._written(node, at)
@@ -95,8 +91,8 @@ class _DecoderCompiler(Compiler):
         return self._called_by(self._function(node), at)
 
     def _called_by(self, function: str, at: _At) -> tuple[str, _At]:
-        value, after = self.source.name("v"), self.source.name("p")
-        self.source.line(f"{value}, {after} = {function}(data, size, {at}{self._shared})")
+        value, after = self.name("v"), self.name("p")
+        self.line(f"{value}, {after} = {function}(data, size, {at}{self._shared})")
         return value, _At(after)
 
     def _written(self, node: BareType, at: _At) -> tuple[str, _At]:
@@ -122,7 +118,7 @@ class _DecoderCompiler(Compiler):
                 return "None", at
             case model.EnumType(by_value=by_value):
                 value, at = self._uint(at)
-                return f"{self.source.constant(by_value)}[{value}]", at
+                return f"{self.constant(by_value)}[{value}]", at
             case model.OptionalType():
                 return self._optional(node, at)
             case model.ListType():
@@ -138,115 +134,115 @@ class _DecoderCompiler(Compiler):
                 return self._part(target, at)
 
     def _byte(self, at: _At) -> str:
-        value = self.source.name("v")
-        self.source.line(f"{value} = data[{at}]")
+        value = self.name("v")
+        self.line(f"{value} = data[{at}]")
         return value
 
     def _uint(self, at: _At) -> tuple[str, _At]:
-        value, after = self._byte(at), self.source.name("p")
-        self.source.line(f"if {value} < 128: {after} = {at.plus(1)}")
-        self.source.line(f"else: {value}, {after} = long_uint(data, {at})")
+        value, after = self._byte(at), self.name("p")
+        self.line(f"if {value} < 128: {after} = {at.plus(1)}")
+        self.line(f"else: {value}, {after} = long_uint(data, {at})")
         return value, _At(after)
 
     def _flag(self, at: _At) -> str:
         value = self._byte(at)
-        self.source.line(f"if {value} > 1: raise Irregular")
+        self.line(f"if {value} > 1: raise Irregular")
         return value
 
     def _slice(self, at: _At) -> tuple[str, _At]:
         length, start = self._uint(at)
-        end = self.source.name("p")
-        self.source.line(f"{end} = {start} + {length}")
+        end = self.name("p")
+        self.line(f"{end} = {start} + {length}")
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[Number], at: _At) -> list[str]:
         """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number."""
-        unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
-        values = [self.source.name("v") for _ in nodes]
-        self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
+        unpack = self.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
+        values = [self.name("v") for _ in nodes]
+        self.line(f"{', '.join(values)}, = {unpack}(data, {at})")
         return values
 
     def _optional(self, node: model.OptionalType, at: _At) -> tuple[str, _At]:
-        flag, value, after = self._flag(at), self.source.name("v"), self.source.name("p")
+        flag, value, after = self._flag(at), self.name("v"), self.name("p")
         with self._nested(f"if {flag}:"):
             item, end = self._part(node.item, at.plus(1))
-            self.source.line(f"{value} = {f'Some({item})' if node.wrapped else item}")
-            self.source.line(f"{after} = {end}")
-        with self.source.block("else:"):
-            self.source.line(f"{value} = None")
-            self.source.line(f"{after} = {at.plus(1)}")
+            self.line(f"{value} = {f'Some({item})' if node.wrapped else item}")
+            self.line(f"{after} = {end}")
+        with self.block("else:"):
+            self.line(f"{value} = None")
+            self.line(f"{after} = {at.plus(1)}")
         return value, _At(after)
 
     def _count(self, at: _At, limit: int, least: int) -> tuple[str, _At]:
         count, at = self._uint(at)
-        self.source.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
+        self.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
         self._count_items(count)
         return count, at
 
     def _list(self, node: model.ListType, at: _At) -> tuple[str, _At]:
-        least = self._sizes.least(node.item)
+        least = self._least[id(node.item)]
         if node.length is None:
             count, at = self._count(at, self._limits.list_items_max, least)
         else:
             count = str(node.length)
             # Without this test, a short message could make a long list before the end is noticed.
-            self.source.line(f"if {node.length * least} > size - ({at}): raise Irregular")
-        values = self.source.name("v")
+            self.line(f"if {node.length * least} > size - ({at}): raise Irregular")
+        values = self.name("v")
         if isinstance(node.item, Number):
             # A list of numbers of fixed size is unpacked as a whole, without a loop over its items.
-            after = self.source.name("p")
-            self.source.line(f"{after} = {at} + {count} * {least}")
+            after = self.name("p")
+            self.line(f"{after} = {at} + {count} * {least}")
             if node.item.code == "B":
-                self.source.line(f"{values} = list(data[{at}:{after}])")
+                self.line(f"{values} = list(data[{at}:{after}])")
             else:
-                unpack = self.source.constant(struct.unpack_from)
-                self.source.line(f'{values} = list({unpack}(f"<{{{count}}}{node.item.code}", data, {at}))')
+                unpack = self.constant(struct.unpack_from)
+                self.line(f'{values} = list({unpack}(f"<{{{count}}}{node.item.code}", data, {at}))')
             return values, _At(after)
         # Any other item is read in a loop, whose position is a variable.
-        place = self.source.name("p")
-        self.source.line(f"{place} = {at}")
-        self.source.line(f"{values} = []")
+        place = self.name("p")
+        self.line(f"{place} = {at}")
+        self.line(f"{values} = []")
         with self._nested(f"for _ in range({count}):"):
             item, end = self._part(node.item, _At(place))
-            self.source.line(f"{values}.append({item})")
-            self.source.line(f"{place} = {end}")
+            self.line(f"{values}.append({item})")
+            self.line(f"{place} = {end}")
         return values, _At(place)
 
     def _map(self, node: model.MapType, at: _At) -> tuple[str, _At]:
-        least = self._sizes.least(node.key) + self._sizes.least(node.value)
+        least = self._least[id(node.key)] + self._least[id(node.value)]
         count, at = self._count(at, self._limits.map_entries_max, least)
-        values, place, key = self.source.name("v"), self.source.name("p"), self.source.name("k")
-        self.source.line(f"{place} = {at}")
-        self.source.line(f"{values} = {{}}")
+        values, place, key = self.name("v"), self.name("p"), self.name("k")
+        self.line(f"{place} = {at}")
+        self.line(f"{values} = {{}}")
         with self._nested(f"for _ in range({count}):"):
             expression, end = self._part(node.key, _At(place))
-            self.source.line(f"{key} = {expression}")
+            self.line(f"{key} = {expression}")
             item, end = self._part(node.value, end)
-            self.source.line(f"{values}[{key}] = {item}")
-            self.source.line(f"{place} = {end}")
+            self.line(f"{values}[{key}] = {item}")
+            self.line(f"{place} = {end}")
         # A repeated key leaves fewer entries than the count says.
-        self.source.line(f"if len({values}) != {count}: raise Irregular")
+        self.line(f"if len({values}) != {count}: raise Irregular")
         return values, _At(place)
 
     def _union(self, node: model.UnionType, at: _At) -> tuple[str, _At]:
         tag, at = self._uint(at)
         if len(node.members) > CHAIN_MEMBERS_MAX:
             return self._member_by_table(node, tag, at)
-        value, after = self.source.name("v"), self.source.name("p")
+        value, after = self.name("v"), self.name("p")
         for index, (known, member) in enumerate(node.members):
             with self._nested(f"{'elif' if index else 'if'} {tag} == {known}:"):
                 item, end = self._part(member, at)
-                self.source.line(f"{value} = {f'Tagged({known}, {item})' if node.tagged else item}")
-                self.source.line(f"{after} = {end}")
-        with self.source.block("else:"):
-            self.source.line("raise Irregular")
+                self.line(f"{value} = {f'Tagged({known}, {item})' if node.tagged else item}")
+                self.line(f"{after} = {end}")
+        with self.block("else:"):
+            self.line("raise Irregular")
         return value, _At(after)
 
     def _member_by_table(self, node: model.UnionType, tag: str, at: _At) -> tuple[str, _At]:
         """Writes the call that reads a union member. A table maps tags to functions; an unknown tag raises KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
-        value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)
+        value, at = self._called_by(f"{self.constant(table)}[{tag}]", at)
         return (f"Tagged({tag}, {value})" if node.tagged else value), at
 
     def _struct(self, node: model.StructType, at: _At) -> tuple[str, _At]:
@@ -271,4 +267,4 @@ class _DecoderCompiler(Compiler):
             arguments.append(f"**{{{', '.join(named)}}}")
         else:
             arguments += [f"{name}={value}" for (name, _), value in late]
-        return f"{self.source.constant(node.cls)}({', '.join(arguments)})", at
+        return f"{self.constant(node.cls)}({', '.join(arguments)})", at

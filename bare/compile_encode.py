@@ -28,23 +28,23 @@ from typing import Any
 from bare import model
 from bare.compiler import CHAIN_MEMBERS_MAX, Compiler, joined
 from bare.limits import Limits
-from bare.model import BareType, Number, python_types
+from bare.model import BareType, Number, Shape, python_types
 from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint
 
 
 def compile_encoder(
-    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]
+    node: BareType, limits: Limits, shape: Shape, careful: Callable[[Any], bytes]
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the result of `cycle_heads`. careful: encodes unusual values, or raises the error."""
+    careful: encodes unusual values, or raises the error."""
     compiler = _EncoderCompiler(
-        "write", "value", limits, heads, ONE=ONE_BYTE, MORE=FIRST_BYTE, encode_uint=encode_uint, careful=careful
+        "write", "value", limits, shape, ONE=ONE_BYTE, MORE=FIRST_BYTE, encode_uint=encode_uint, careful=careful
     )
     with compiler.codec("encode", "value"):
-        compiler.source.line(f"out = {joined(compiler.root(node))}")
-        compiler.source.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
-        compiler.source.line("return out")
+        compiler.line(f"out = {joined(compiler.root(node))}")
+        compiler.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
+        compiler.line("return out")
     return compiler.made("encode")
 
 
@@ -58,17 +58,16 @@ def _uint(value: str) -> str:
 
 
 class _EncoderCompiler(Compiler):
-    """A writer of encoders, which writes Python statements into `source`.
+    """A writer of encoders.
 
     Each method takes a type and the name of a local variable with a value. It writes the statements that check the
     value, and returns expressions for bytes, which together are the encoding of the value."""
 
     def root(self, node: BareType) -> list[str]:
-        self.begin(node)
         return self._call(node, "value") if id(node) in self._heads else self._written(node, "value")
 
     def _write_body(self, node: BareType) -> None:
-        self.source.line(f"return {joined(self._written(node, 'value'))}")
+        self.line(f"return {joined(self._written(node, 'value'))}")
 
     def _part(self, node: BareType, value: str) -> list[str]:
         return self._call(node, value) if self._is_called(node) else self._written(node, value)
@@ -83,27 +82,27 @@ class _EncoderCompiler(Compiler):
             case model.FixedIntType() | model.FloatType():
                 return self._numbers([node], [value])
             case model.BoolType():
-                self.source.line(f"if {value} is not True and {value} is not False: raise Irregular")
+                self.line(f"if {value} is not True and {value} is not False: raise Irregular")
                 return [f"ONE[{value}]"]
             case model.StrType():
-                encoded = self.source.name("e")
-                self.source.line(_is_not(value, "str"))
-                self.source.line(f"{encoded} = {value}.encode()")
+                encoded = self.name("e")
+                self.line(_is_not(value, "str"))
+                self.line(f"{encoded} = {value}.encode()")
                 return [self._length(encoded), encoded]
             case model.DataType(length=None):
-                self.source.line(_is_not(value, "bytes"))
+                self.line(_is_not(value, "bytes"))
                 return [self._length(value), value]
             case model.DataType(length=length):
-                self.source.line(f"if {value}.__class__ is not bytes or len({value}) != {length}: raise Irregular")
+                self.line(f"if {value}.__class__ is not bytes or len({value}) != {length}: raise Irregular")
                 return [value]
             case model.VoidType():
-                self.source.line(f"if {value} is not None: raise Irregular")
+                self.line(f"if {value} is not None: raise Irregular")
                 return []
             case model.EnumType(cls=cls, by_value=by_value):
-                self.source.line(_is_not(value, self.source.constant(cls)))
+                self.line(_is_not(value, self.constant(cls)))
                 # The members of an enum are few, so all are encoded when the codec is compiled.
                 encoded_by_value = {number: encode_uint(number) for number in by_value}
-                return [f"{self.source.constant(encoded_by_value)}[{value}._value_]"]
+                return [f"{self.constant(encoded_by_value)}[{value}._value_]"]
             case model.OptionalType():
                 return self._optional(node, value)
             case model.ListType():
@@ -120,16 +119,16 @@ class _EncoderCompiler(Compiler):
 
     def _varint(self, signed: bool, value: str) -> list[str]:
         if not signed:
-            self.source.line(f"if {value}.__class__ is not int or {value} < 0: raise Irregular")
+            self.line(f"if {value}.__class__ is not int or {value} < 0: raise Irregular")
             return [_uint(value)]
-        folded = self.source.name("z")
-        self.source.line(_is_not(value, "int"))
-        self.source.line(f"{folded} = {value} << 1 if {value} >= 0 else ~({value} << 1)")
+        folded = self.name("z")
+        self.line(_is_not(value, "int"))
+        self.line(f"{folded} = {value} << 1 if {value} >= 0 else ~({value} << 1)")
         return [_uint(folded)]
 
     def _length(self, value: str) -> str:
-        length = self.source.name("n")
-        self.source.line(f"{length} = len({value})")
+        length = self.name("n")
+        self.line(f"{length} = len({value})")
         return _uint(length)
 
     def _numbers(self, nodes: list[Number], values: list[str]) -> list[str]:
@@ -137,86 +136,86 @@ class _EncoderCompiler(Compiler):
 
         The call raises an error for a number out of range."""
         for node, value in zip(nodes, values, strict=True):
-            self.source.line(_is_not(value, "float" if isinstance(node, model.FloatType) else "int"))
-        pack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
+            self.line(_is_not(value, "float" if isinstance(node, model.FloatType) else "int"))
+        pack = self.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
         return [f"{pack}({', '.join(values)})"]
 
     def _optional(self, node: model.OptionalType, value: str) -> list[str]:
-        out = self.source.name("o")
-        with self.source.block(f"if {value} is None:"):
-            self.source.line(f"{out} = ONE[0]")
+        out = self.name("o")
+        with self.block(f"if {value} is None:"):
+            self.line(f"{out} = ONE[0]")
         with self._nested("else:"):
             inner = value
             if node.wrapped:
-                inner = self.source.name("v")
-                self.source.line(_is_not(value, "Some"))
-                self.source.line(f"{inner} = {value}.value")
-            self.source.line(f"{out} = {joined(['ONE[1]', *self._part(node.item, inner)])}")
+                inner = self.name("v")
+                self.line(_is_not(value, "Some"))
+                self.line(f"{inner} = {value}.value")
+            self.line(f"{out} = {joined(['ONE[1]', *self._part(node.item, inner)])}")
         return [out]
 
     def _list(self, node: model.ListType, value: str) -> list[str]:
-        self.source.line(_is_not(value, "list"))
-        count = self.source.name("n")
-        self.source.line(f"{count} = len({value})")
+        self.line(_is_not(value, "list"))
+        count = self.name("n")
+        self.line(f"{count} = len({value})")
         if node.length is None:
-            self.source.line(f"if {count} > {self._limits.list_items_max}: raise Irregular")
+            self.line(f"if {count} > {self._limits.list_items_max}: raise Irregular")
             self._count_items(count)
             head = [_uint(count)]
         else:
-            self.source.line(f"if {count} != {node.length}: raise Irregular")
+            self.line(f"if {count} != {node.length}: raise Irregular")
             head = []
         if isinstance(node.item, Number):
             # A list of numbers of fixed size is checked and packed as a whole, without a loop over its items.
-            only = self.source.constant({float} if isinstance(node.item, model.FloatType) else {int})
-            self.source.line(f"if {count} and set(map(type, {value})) != {only}: raise Irregular")
+            only = self.constant({float} if isinstance(node.item, model.FloatType) else {int})
+            self.line(f"if {count} and set(map(type, {value})) != {only}: raise Irregular")
             if node.item.code == "B":
                 return [*head, f"bytes({value})"]
-            pack = self.source.constant(struct.pack)
+            pack = self.constant(struct.pack)
             return [*head, f'{pack}(f"<{{{count}}}{node.item.code}", *{value})']
         # Any other item has statements of its own, which append its parts to one list.
-        out, item = self.source.name("o"), self.source.name("v")
-        self.source.line(f"{out} = []")
+        out, item = self.name("o"), self.name("v")
+        self.line(f"{out} = []")
         with self._nested(f"for {item} in {value}:"):
             self._append(out, self._part(node.item, item))
         return [*head, f'b"".join({out})']
 
     def _append(self, out: str, parts: list[str]) -> None:
-        self.source.line(f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)")
+        self.line(f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)")
 
     def _map(self, node: model.MapType, value: str) -> list[str]:
-        self.source.line(_is_not(value, "dict"))
-        count, out = self.source.name("n"), self.source.name("o")
-        key, item = self.source.name("k"), self.source.name("v")
-        self.source.line(f"{count} = len({value})")
-        self.source.line(f"if {count} > {self._limits.map_entries_max}: raise Irregular")
+        self.line(_is_not(value, "dict"))
+        count, out = self.name("n"), self.name("o")
+        key, item = self.name("k"), self.name("v")
+        self.line(f"{count} = len({value})")
+        self.line(f"if {count} > {self._limits.map_entries_max}: raise Irregular")
         self._count_items(count)
-        self.source.line(f"{out} = []")
+        self.line(f"{out} = []")
         with self._nested(f"for {key}, {item} in {value}.items():"):
             self._append(out, [*self._part(node.key, key), *self._part(node.value, item)])
         return [_uint(count), f'b"".join({out})']
 
     def _union(self, node: model.UnionType, value: str) -> list[str]:
-        kind, out, inner = self.source.name("t"), self.source.name("o"), value
+        kind, out, inner = self.name("t"), self.name("o"), value
         if node.tagged:
-            inner = self.source.name("v")
-            self.source.line(_is_not(value, "Tagged"))
-            self.source.line(f"{kind} = {value}.tag")
-            self.source.line(_is_not(kind, "int"))
-            self.source.line(f"{inner} = {value}.value")
+            inner = self.name("v")
+            self.line(_is_not(value, "Tagged"))
+            self.line(f"{kind} = {value}.tag")
+            self.line(_is_not(kind, "int"))
+            self.line(f"{inner} = {value}.value")
         else:
-            self.source.line(f"{kind} = {value}.__class__")
+            self.line(f"{kind} = {value}.__class__")
         # The tag, or the exact type of the value, selects the member: by a table, or by a chain of tests.
         if len(node.members) > CHAIN_MEMBERS_MAX:
             return self._member_by_table(node, kind, inner)
         for index, (tag, member) in enumerate(node.members):
             test = str(tag)
             if not node.tagged:
-                test = self.source.constant(python_types(member))
+                test = self.constant(python_types(member))
             with self._nested(f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"):
-                parts = [self.source.constant(encode_uint(tag)), *self._part(member, inner)]
-                self.source.line(f"{out} = {joined(parts)}")
-        with self.source.block("else:"):
-            self.source.line("raise Irregular")
+                parts = [self.constant(encode_uint(tag)), *self._part(member, inner)]
+                self.line(f"{out} = {joined(parts)}")
+        with self.block("else:"):
+            self.line("raise Irregular")
         return [out]
 
     def _member_by_table(self, node: model.UnionType, kind: str, inner: str) -> list[str]:
@@ -230,19 +229,19 @@ class _EncoderCompiler(Compiler):
             for known in (tag,) if node.tagged else python_types(member):
                 tags[known] = encode_uint(tag)
                 self._tables.append((table, known, self._function(member)))
-        write = f"{self.source.constant(table)}[{kind}]"
-        return [f"{self.source.constant(tags)}[{kind}]", f"{write}({inner}{self._shared})"]
+        write = f"{self.constant(table)}[{kind}]"
+        return [f"{self.constant(tags)}[{kind}]", f"{write}({inner}{self._shared})"]
 
     def _struct(self, node: model.StructType, value: str) -> list[str]:
-        self.source.line(_is_not(value, self.source.constant(node.cls)))
+        self.line(_is_not(value, self.constant(node.cls)))
         parts: list[str] = []
         run: list[Number] = []
         values: list[str] = []
         # Adjacent numbers of fixed size are packed with one call.
         for index, (name, item) in enumerate(node.fields):
-            field = self.source.name("v")
+            field = self.name("v")
             read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"
-            self.source.line(f"{field} = {read}")
+            self.line(f"{field} = {read}")
             if isinstance(item, Number):
                 run.append(item)
                 values.append(field)

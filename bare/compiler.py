@@ -1,8 +1,7 @@
 """The common part of the compilers of encoders and decoders: a codec's functions, and the counts that they share.
 
 A compiled codec is `def NAME(…)`, which handles the usual values, or lets `careful` handle the value. Some types are
-inlined, since inlined code is faster; functions keep the size of the source proportional to the size of the type. The
-parameters `heads` have the ids of types that contain themselves (`cycle_heads`)."""
+inlined, since inlined code is faster; functions keep the size of the source proportional to the size of the type."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 from bare import model
 from bare.errors import Irregular
 from bare.limits import Limits
-from bare.model import BareType, parts
+from bare.model import BareType, Shape, parts
 from bare.types import Some, Tagged
 
 # The largest number of parts of a message that are concatenated with `+`. For more parts, one `join` is faster
@@ -22,20 +21,48 @@ from bare.types import Some, Tagged
 SUM_PARTS_MAX = 4
 # The number of functions that one call of `compile` gets.
 COMPILED_FUNCTIONS = 100
+# A type inside this many loops and branches of one function gets its own function, except a small type
+# (INLINE_PARTS_MAX): Python allows at most 20 nested loops.
+NEST_MAX = 3
+# A type with at most this many parts, all of them leaves (types without parts), is inlined where it is used. Every
+# other struct gets its own function.
+INLINE_PARTS_MAX = 8
+# A union with more members than this is read and written through a table of functions. For Python's compiler, each
+# branch of an `elif` chain is one more nesting level, and the compiler fails at a few thousand levels.
+CHAIN_MEMBERS_MAX = 32
 
 
-class Source:
-    """The Python source of functions, and the objects to which this source refers by name.
+class Compiler:
+    """The base of the writers of codecs, which write Python statements line by line.
 
-    names: objects to which the source can refer from the start. `name` returns no name twice."""
+    prefix, arguments: the beginning of the names, and the first arguments, of the functions that a codec calls.
+    names: objects to which the source can refer."""
 
-    def __init__(self, **names: Any) -> None:
-        self._names: dict[str, Any] = names
+    def __init__(self, prefix: str, arguments: str, limits: Limits, shape: Shape, **names: Any) -> None:
+        self._names: dict[str, Any] = {"Irregular": Irregular, "Some": Some, "Tagged": Tagged, **names}
         self._constants: dict[int, str] = {}
-        self._count = 0
+        self._name_count = 0
         self._lines: list[str] = []
         self._starts: list[int] = []
         self._indent = 0
+        self._prefix = prefix
+        self._arguments = arguments
+        self._limits = limits
+        self._heads = shape.heads
+        self._least = shape.least
+        self._functions: dict[int, str] = {}
+        self._called: list[BareType] = []
+        self._tables: list[tuple[dict[Any, Any], Any, str]] = []
+        self._nest = 0
+        # The items of all lists and maps of a message are counted together. This is needless if a message has at most
+        # one list or map, whose own limit is low enough.
+        is_alone = shape.containers == 1 and not shape.heads
+        own_max = max(limits.list_items_max, limits.map_entries_max)
+        self._counts = shape.containers > 0 and not (is_alone and own_max <= limits.items_max)
+        # The other arguments of every function: the depth, and the number of items that the message may still have.
+        self._shared = (", depth" if self._heads else "") + (", left" if self._counts else "")
+
+    # The source.
 
     def line(self, text: str) -> None:
         if not self._indent:
@@ -51,8 +78,8 @@ class Source:
         self._indent -= 1
 
     def name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
+        self._name_count += 1
+        return f"{prefix}{self._name_count}"
 
     def constant(self, value: Any) -> str:
         """Returns the name by which the source refers to an object. The same object always gets the same name."""
@@ -61,80 +88,22 @@ class Source:
             self._names[name] = value
         return self._constants[id(value)]
 
-    def made(self, name: str) -> Callable[..., Any]:
-        """Compiles all functions and returns the one with this name. Call it once, after all functions are written."""
-        # Only some functions are compiled at a time, because the memory that Python needs grows with the size of the
-        # text.
-        starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]
-        for start, end in pairwise(starts):
-            exec(compile("\n".join(self._lines[start:end]), "<bare codec>", "exec"), self._names)
-        return self.function(name)
-
-    def function(self, name: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = self._names[name]
-        return function
-
-
-def joined(parts: list[str]) -> str:
-    """Returns the source of an expression that concatenates the values of several bytes expressions."""
-    if not parts:
-        return 'b""'
-    if len(parts) <= SUM_PARTS_MAX:
-        return " + ".join(parts)
-    return f'b"".join(({", ".join(parts)}))'
-
-
-# A type inside this many loops and branches of one function gets its own function, except an inlined type
-# (`is_inlined`): Python allows at most 20 nested loops.
-NEST_MAX = 3
-# A type with at most this many parts, all of them leaves (types without parts), is inlined where it is used. Every
-# other struct gets its own function.
-INLINE_PARTS_MAX = 8
-
-# A union with more members than this is read and written through a table of functions. For Python's compiler, each
-# branch of an `elif` chain is one more nesting level, and the compiler fails at a few thousand levels.
-CHAIN_MEMBERS_MAX = 32
-
-
-class Compiler:
-    """The base of the writers of codecs, which write Python statements into `source`.
-
-    prefix, arguments: the beginning of the names, and the first arguments, of the functions that a codec calls.
-    names: objects to which the source can refer."""
-
-    def __init__(self, prefix: str, arguments: str, limits: Limits, heads: frozenset[int], **names: Any) -> None:
-        self.source = Source(Irregular=Irregular, Some=Some, Tagged=Tagged, **names)
-        self._prefix = prefix
-        self._arguments = arguments
-        self._limits = limits
-        self._heads = heads
-        self._functions: dict[int, str] = {}
-        self._called: list[BareType] = []
-        self._tables: list[tuple[dict[Any, Any], Any, str]] = []
-        self._nest = 0
-        self._counts = False
-        # The other arguments of every function: the depth, and the number of items that the message may still have.
-        self._shared = ""
+    # The functions.
 
     @contextmanager
     def codec(self, head: str, arguments: str) -> Iterator[None]:
         """Writes the codec `head(arguments)`. The lines within the context handle usual values, and return."""
-        with self.source.block(f"def {head}({arguments}):"):
-            with self.source.block("try:"):
+        with self.block(f"def {head}({arguments}):"):
+            with self.block("try:"):
+                if self._heads:
+                    self.line("depth = 0")
+                if self._counts:
+                    self.line(f"left = [{self._limits.items_max}]")
                 yield
             # Call the careful codec after the handler, so that its error does not have this exception as its context.
-            with self.source.block("except Exception:"):
-                self.source.line("pass")
-            self.source.line(f"return careful({arguments})")
-
-    def begin(self, node: BareType) -> None:
-        """Writes the statements before those of the root type."""
-        self._counts = counts_items(node, self._heads, self._limits)
-        self._shared = (", depth" if self._heads else "") + (", left" if self._counts else "")
-        if self._heads:
-            self.source.line("depth = 0")
-        if self._counts:
-            self.source.line(f"left = [{self._limits.items_max}]")
+            with self.block("except Exception:"):
+                self.line("pass")
+            self.line(f"return careful({arguments})")
 
     def made(self, head: str) -> Callable[..., Any]:
         """Writes the functions that the codec calls, compiles all functions, and returns the compiled codec."""
@@ -142,14 +111,18 @@ class Compiler:
         # exhaust the stack for a long chain of types.
         for node in self._called:
             self._nest = 0
-            with self.source.block(f"def {self._functions[id(node)]}({self._arguments}{self._shared}):"):
+            with self.block(f"def {self._functions[id(node)]}({self._arguments}{self._shared}):"):
                 if id(node) in self._heads:
-                    self.source.line("depth += 1")
-                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
+                    self.line("depth += 1")
+                    self.line(f"if depth > {self._limits.depth_max}: raise Irregular")
                 self._write_body(node)
-        codec = self.source.made(head)
+        # Only some functions are compiled at a time, because the memory that Python needs grows with the size of the
+        # text.
+        for start, end in pairwise([*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]):
+            exec(compile("\n".join(self._lines[start:end]), "<bare codec>", "exec"), self._names)
         for table, key, name in self._tables:
-            table[key] = self.source.function(name)
+            table[key] = self._names[name]
+        codec: Callable[..., Any] = self._names[head]
         return codec
 
     def _write_body(self, node: BareType) -> None:
@@ -158,14 +131,18 @@ class Compiler:
 
     def _is_called(self, node: BareType) -> bool:
         """Whether a type gets its own function at this place."""
-        if is_inlined(node, self._heads):
+        if id(node) in self._heads:
+            return True
+        below = parts(node)
+        is_small = len(below) <= INLINE_PARTS_MAX and not any(map(parts, below))
+        if is_small and not isinstance(node, model.NamedType):
             return False
-        return id(node) in self._heads or isinstance(node, model.StructType) or self._nest >= NEST_MAX
+        return isinstance(node, model.StructType) or self._nest >= NEST_MAX
 
     @contextmanager
     def _nested(self, head: str) -> Iterator[None]:
         """Writes a loop or branch, within which the codec goes on to a part of the type."""
-        with self.source.block(head):
+        with self.block(head):
             self._nest += 1
             yield
             self._nest -= 1
@@ -173,7 +150,7 @@ class Compiler:
     def _function(self, node: BareType) -> str:
         """Returns the name of the function for a type. `made` writes its source later."""
         if id(node) not in self._functions:
-            self._functions[id(node)] = self.source.name(self._prefix)
+            self._functions[id(node)] = self.name(self._prefix)
             self._called.append(node)
         return self._functions[id(node)]
 
@@ -183,51 +160,15 @@ class Compiler:
         count: the expression for their number."""
         if self._counts:
             # This test of the count skips the two statements below for empty lists.
-            with self.source.block(f"if {count}:"):
-                self.source.line(f"left[0] -= {count}")
-                self.source.line("if left[0] < 0: raise Irregular")
+            with self.block(f"if {count}:"):
+                self.line(f"left[0] -= {count}")
+                self.line("if left[0] < 0: raise Irregular")
 
 
-def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
-    """Whether a type is always inlined: it has at most INLINE_PARTS_MAX parts, and these have no parts of their own."""
-    below = parts(node)
-    return (
-        len(below) <= INLINE_PARTS_MAX
-        and id(node) not in heads
-        and not isinstance(node, model.NamedType)
-        and not any(map(parts, below))
-    )
-
-
-def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
-    """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
-
-    Counting is needless if every message has at most one list or map, whose limit is at most `Limits.items_max`."""
-    above: dict[int, list[int]] = {}
-    containers: list[int] = []
-    repeated: set[int] = set()
-    # An explicit stack is used instead of recursion, so that no schema is too deep.
-    stack, seen = [root], {id(root)}
-    while stack:
-        node = stack.pop()
-        if isinstance(node, model.MapType) or (isinstance(node, model.ListType) and node.length is None):
-            containers.append(id(node))
-        for part in parts(node):
-            if isinstance(node, model.ListType | model.MapType) or id(part) in above:
-                repeated.add(id(part))
-            above.setdefault(id(part), []).append(id(node))
-            if id(part) not in seen:
-                seen.add(id(part))
-                stack.append(part)
-    if len(containers) != 1 or heads:
-        return bool(containers)
-    # A type with only one list or map can still have many lists in a message, if the list or a type that contains it is
-    # used in several places.
-    holding = {containers[0]}
-    waiting = [containers[0]]
-    while waiting:
-        for holder in above.get(waiting.pop(), ()):
-            if holder not in holding:
-                holding.add(holder)
-                waiting.append(holder)
-    return not holding.isdisjoint(repeated) or max(limits.list_items_max, limits.map_entries_max) > limits.items_max
+def joined(parts: list[str]) -> str:
+    """Returns the source of an expression that concatenates the values of several bytes expressions."""
+    if not parts:
+        return 'b""'
+    if len(parts) <= SUM_PARTS_MAX:
+        return " + ".join(parts)
+    return f'b"".join(({", ".join(parts)}))'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -193,6 +193,19 @@ def resolved(node: BareType) -> BareType:
     return node
 
 
+_PYTHON_TYPES: dict[type, tuple[type, ...]] = {
+    VarintType: (int,),
+    FixedIntType: (int,),
+    FloatType: (float,),
+    BoolType: (bool,),
+    StrType: (str,),
+    DataType: (bytes, bytearray, memoryview),
+    VoidType: (type(None),),
+    ListType: (list,),
+    MapType: (dict,),
+}
+
+
 def python_types(node: BareType) -> frozenset[type]:
     """Returns the exact Python types that values of a type can have; with `Unknown` while the type is being built."""
     found: set[type] = set()
@@ -217,36 +230,15 @@ def python_types(node: BareType) -> frozenset[type]:
                 found |= kinds
             case NamedType():
                 below = parts(top)
+            case EnumType(cls=cls) | StructType(cls=cls):
+                found.add(cls)
             case _:
-                found.update(_plain_types(top))
+                found.update(_PYTHON_TYPES[type(top)])
         for part in below:
             if id(part) not in seen:
                 seen.add(id(part))
                 stack.append(part)
     return frozenset(found)
-
-
-def _plain_types(node: BareType) -> tuple[type, ...]:
-    match node:
-        case VarintType() | FixedIntType():
-            return (int,)
-        case FloatType():
-            return (float,)
-        case BoolType():
-            return (bool,)
-        case StrType():
-            return (str,)
-        case DataType():
-            return (bytes, bytearray, memoryview)
-        case VoidType():
-            return (type(None),)
-        case EnumType(cls=cls) | StructType(cls=cls):
-            return (cls,)
-        case ListType():
-            return (list,)
-        case MapType():
-            return (dict,)
-    raise AssertionError(f"{node!r} is made of other types")
 
 
 def needs_some(item: BareType) -> bool:
@@ -267,14 +259,26 @@ def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
     return False
 
 
-def cycle_heads(root: BareType) -> frozenset[int]:
-    """Returns the ids (`id()`) of types that contain themselves: at least one of every cycle that `root` reaches."""
+class Shape(NamedTuple):
+    """Facts about the types that a root type reaches, by the ids (`id()`) of these types.
+
+    heads: the types that contain themselves: at least one of every cycle.
+    least: a lower bound of the encoded size of a value of each type, in bytes. It is 0 only for void.
+    containers: how many lists and maps of variable length one message can have: none, one, or 2 for any larger number.
+    """
+
+    heads: frozenset[int]
+    least: dict[int, int]
+    containers: int
+
+
+def shape_of(root: BareType) -> Shape:
     heads: set[int] = set()
-    on_path: set[int] = set()
-    done: set[int] = set()
+    # All types, each after its parts, except a part whose own parts lead back to it.
+    order: dict[int, BareType] = {}
     # Use an explicit stack instead of recursion, so that no schema is too deep for the walk.
     stack: list[tuple[BareType, Iterator[BareType]]] = [(root, iter(parts(root)))]
-    on_path.add(id(root))
+    on_path = {id(root)}
     while stack:
         node, rest = stack[-1]
         # A node leaves the path when all types below it are done. A type that is met again on the path closes a cycle.
@@ -282,49 +286,42 @@ def cycle_heads(root: BareType) -> frozenset[int]:
         if below is None:
             stack.pop()
             on_path.discard(id(node))
-            done.add(id(node))
+            order[id(node)] = node
         elif id(below) in on_path:
             heads.add(id(below))
-        elif id(below) not in done:
+        elif id(below) not in order:
             on_path.add(id(below))
             stack.append((below, iter(parts(below))))
-    return frozenset(heads)
-
-
-class Sizes:
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-
-    def least(self, node: BareType) -> int:
-        """Returns a lower bound for the encoded size of a value of a type, in bytes. The result is 0 only for void."""
-        # Use an explicit stack instead of recursion, so that no schema is too deep. If a type contains itself, the
-        # inner occurrence counts as 0 bytes, so the result is still a lower bound.
-        stack = [node] if id(node) not in self._known else []
-        while stack:
-            top = stack[-1]
-            waiting = [part for part in parts(top) if id(part) not in self._known]
-            if waiting and id(top) not in self._known:
-                stack += waiting
-            else:
-                stack.pop()
-            least = self._sum(top)
-            self._known[id(top)] = least if isinstance(top, VoidType) else max(1, least)
-        return self._known[id(node)]
-
-    def _sum(self, node: BareType) -> int:
-        known = [self._known.get(id(part), 0) for part in parts(node)]
+    # A part that is not known yet counts as nothing, so the numbers are lower bounds. In a cycle, the second pass knows
+    # these parts, and finds higher ones.
+    least: dict[int, int] = {}
+    containers: dict[int, int] = {}
+    for node in (*order.values(), *(order.values() if heads else ())):
+        least[id(node)] = _least(node, [least.get(id(part), 0) for part in parts(node)])
+        inside = sum(containers.get(id(part), 0) for part in parts(node))
         match node:
-            case FixedIntType(size=size) | FloatType(size=size):
-                return size
-            case VoidType():
-                return 0
-            case DataType(length=int(length)):
-                return length
-            case ListType(length=int(length)):
-                return length * known[0]
-            case UnionType():
-                return 1 + min(known)
-            case StructType() | NamedType():
-                return sum(known)
-            case _:
-                return 1
+            case MapType() | ListType(length=None):
+                inside = 1 + 2 * inside
+            case ListType():
+                inside = 2 * inside
+        containers[id(node)] = min(2, inside)
+    return Shape(frozenset(heads), least, containers[id(root)])
+
+
+def _least(node: BareType, below: list[int]) -> int:
+    """Returns the lower bound for a type. below: those of its parts."""
+    match node:
+        case FixedIntType(size=size) | FloatType(size=size):
+            return size
+        case VoidType():
+            return 0
+        case DataType(length=int(length)):
+            return length
+        case ListType(length=int(length)):
+            return max(1, length * below[0])
+        case UnionType():
+            return 1 + min(below)
+        case StructType() | NamedType():
+            return max(1, sum(below))
+        case _:
+            return 1

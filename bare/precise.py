@@ -17,7 +17,7 @@ from typing import Any
 from bare import model
 from bare.errors import BareError, DecodeError, EncodeError
 from bare.limits import Limits
-from bare.model import INT_MAX, INT_MIN, UINT_MAX, BareType, Number, Sizes, python_types
+from bare.model import INT_MAX, INT_MIN, UINT_MAX, BareType, Number, Shape, python_types
 from bare.types import Some, Tagged
 from bare.varint import VARINT_BYTES_MAX, encode_uint
 
@@ -25,12 +25,12 @@ _MISSING = object()
 
 
 def decode_precisely(
-    node: BareType, limits: Limits, heads: frozenset[int], data: bytes, at: int, whole: bool
+    node: BareType, limits: Limits, shape: Shape, data: bytes, at: int, whole: bool
 ) -> tuple[Any, int]:
     """Decodes the value at the offset `at`. Returns the value and the offset after the value. Raises only DecodeError.
 
-    heads: the result of `cycle_heads`. whole: whether the value must end at the end of `data`."""
-    reader = _Reader(limits, heads, data, at)
+    whole: whether the value must end at the end of `data`."""
+    reader = _Reader(limits, shape, data, at)
     try:
         if len(data) > limits.message_bytes_max:
             raise reader.error(f"message of {len(data)} bytes is over the limit of {limits.message_bytes_max}", at)
@@ -42,9 +42,9 @@ def decode_precisely(
     return value, reader.at
 
 
-def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], value: Any) -> bytes:
-    """Encodes a value and returns the message. Raises only EncodeError. heads: the result of `cycle_heads`."""
-    writer = _Writer(limits, heads)
+def encode_precisely(node: BareType, limits: Limits, shape: Shape, value: Any) -> bytes:
+    """Encodes a value and returns the message. Raises only EncodeError."""
+    writer = _Writer(limits, shape)
     try:
         writer.value(node, value)
     except RecursionError as error:
@@ -57,9 +57,10 @@ def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], valu
 class _Walk:
     """The way through one value. Invariant: `_steps` is the path to the part that is being read or written."""
 
-    def __init__(self, limits: Limits, heads: frozenset[int]) -> None:
+    def __init__(self, limits: Limits, shape: Shape) -> None:
         self._limits = limits
-        self._heads = heads
+        self._heads = shape.heads
+        self._least = shape.least
         self._steps: list[str] = []
         self._depth = 0
         self._left = limits.items_max
@@ -98,10 +99,9 @@ class _Reader(_Walk):
 
     Invariant: 0 <= `at` <= len(data)."""
 
-    def __init__(self, limits: Limits, heads: frozenset[int], data: bytes, at: int) -> None:
-        super().__init__(limits, heads)
+    def __init__(self, limits: Limits, shape: Shape, data: bytes, at: int) -> None:
+        super().__init__(limits, shape)
         self.at = at
-        self._sizes = Sizes()
         self._data = data
 
     def error(self, what: str, offset: int | None = None) -> DecodeError:
@@ -218,7 +218,7 @@ class _Reader(_Walk):
             )
 
     def _list(self, node: model.ListType) -> list[Any]:
-        least = self._sizes.least(node.item)
+        least = self._least[id(node.item)]
         if node.length is None:
             count = self._count("list", self._limits.list_items_max, least)
         else:
@@ -230,7 +230,7 @@ class _Reader(_Walk):
         return [self._step(node.item, f"[{index}]") for index in range(count)]
 
     def _map(self, node: model.MapType) -> dict[Any, Any]:
-        least = self._sizes.least(node.key) + self._sizes.least(node.value)
+        least = self._least[id(node.key)] + self._least[id(node.value)]
         count = self._count("map", self._limits.map_entries_max, least)
         found: dict[Any, Any] = {}
         for index in range(count):
@@ -266,8 +266,8 @@ class _Reader(_Walk):
 class _Writer(_Walk):
     """A writer of one message, to `out`."""
 
-    def __init__(self, limits: Limits, heads: frozenset[int]) -> None:
-        super().__init__(limits, heads)
+    def __init__(self, limits: Limits, shape: Shape) -> None:
+        super().__init__(limits, shape)
         self.out = bytearray()
 
     def error(self, what: str) -> EncodeError:

@@ -18,7 +18,7 @@ from bare import compile_decode, compile_encode, schema
 from bare.compile_decode import _DecoderCompiler, compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT
-from bare.model import PRIMITIVES, BareType, cycle_heads
+from bare.model import PRIMITIVES, BareType, shape_of
 from bare.precise import decode_precisely, encode_precisely
 from tests.bare.strategies import schemas, values
 from tests.support.examples import examples
@@ -42,14 +42,14 @@ def drawn_type(data: st.DataObject) -> BareType:
 def fast_decoding(node: BareType, message: bytes, limits: bare.Limits = LIMITS_DEFAULT) -> str:
     """What the compiled decoder alone makes of a message: its value's repr, or `error`."""
     try:
-        return repr(compile_decoder(node, limits, cycle_heads(node), hand_over)(message))
+        return repr(compile_decoder(node, limits, shape_of(node), hand_over)(message))
     except HandedOverError:
         return "error"
 
 
 def careful_decoding(node: BareType, message: bytes, limits: bare.Limits = LIMITS_DEFAULT) -> str:
     try:
-        value, end = decode_precisely(node, limits, cycle_heads(node), message, 0, whole=True)
+        value, end = decode_precisely(node, limits, shape_of(node), message, 0, whole=True)
     except bare.DecodeError as error:
         found: bare.DecodeError = error
     else:
@@ -82,9 +82,9 @@ def test_any_value_of_any_type_round_trips(data: st.DataObject) -> None:
 def test_compiled_and_careful_encoders_give_the_same_bytes(data: st.DataObject) -> None:
     node = drawn_type(data)
     value = data.draw(values(node))
-    heads = cycle_heads(node)
-    fast = compile_encoder(node, LIMITS_DEFAULT, heads, hand_over)(value)
-    assert fast == encode_precisely(node, LIMITS_DEFAULT, heads, value)
+    shape = shape_of(node)
+    fast = compile_encoder(node, LIMITS_DEFAULT, shape, hand_over)(value)
+    assert fast == encode_precisely(node, LIMITS_DEFAULT, shape, value)
 
 
 @EXAMPLES
@@ -95,14 +95,14 @@ def test_values_of_other_types_are_refused_alike_by_compiled_and_careful_encoder
     """The careful encoder may take more (a bytearray as data), but never less, and gives no other bytes."""
     node, other = drawn_type(data), drawn_type(data)
     value = data.draw(values(other))
-    heads = cycle_heads(node)
+    shape = shape_of(node)
     try:
-        fast = compile_encoder(node, LIMITS_DEFAULT, heads, hand_over)(value)
+        fast = compile_encoder(node, LIMITS_DEFAULT, shape, hand_over)(value)
     except HandedOverError:
         with contextlib.suppress(bare.EncodeError):
-            encode_precisely(node, LIMITS_DEFAULT, heads, value)
+            encode_precisely(node, LIMITS_DEFAULT, shape, value)
     else:
-        assert fast == encode_precisely(node, LIMITS_DEFAULT, heads, value)
+        assert fast == encode_precisely(node, LIMITS_DEFAULT, shape, value)
 
 
 @EXAMPLES
@@ -152,13 +152,13 @@ def test_compiled_and_careful_codecs_count_the_same_items(data: st.DataObject) -
     limits = bare.Limits(items_max=data.draw(st.integers(1, 8)), list_items_max=data.draw(st.integers(1, 8)))
     decoded = fast_decoding(node, message, limits)
     assert decoded == careful_decoding(node, message, limits)
-    heads = cycle_heads(node)
+    shape = shape_of(node)
     try:
-        encoded = compile_encoder(node, limits, heads, hand_over)(value)
+        encoded = compile_encoder(node, limits, shape, hand_over)(value)
     except HandedOverError:
         assert decoded == "error"
         with pytest.raises(bare.EncodeError):
-            encode_precisely(node, limits, heads, value)
+            encode_precisely(node, limits, shape, value)
     else:
         assert decoded != "error"
         assert encoded == message
