@@ -71,7 +71,7 @@ class Decoder(Generic[T]):
         self._limits = limits
         self._shape = shape_of(self.node)
         self._decode_at: Callable[[Buffer, int], tuple[Any, int]] | None = None
-        self.decode = compile_decoder(self.node, limits, self._shape, self._decode_carefully)
+        self.decode = compile_decoder(self.node, limits, self._shape, self._carefully)
 
     def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
         """Decodes the value that starts at `offset`. Returns the value and the offset after the value.
@@ -81,25 +81,17 @@ class Decoder(Generic[T]):
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
         if self._decode_at is None:
-            careful = self._decode_carefully_at
-            self._decode_at = compile_decoder(self.node, self._limits, self._shape, careful, is_prefix=True)
+            self._decode_at = compile_decoder(self.node, self._limits, self._shape, self._carefully, is_prefix=True)
         return self._decode_at(data, offset)
 
-    def _decode_carefully(self, data: Buffer) -> Any:
+    def _carefully(self, data: Buffer, offset: int | None = None) -> Any:
+        """Decodes what compiled functions cannot. offset: that of `decode_prefix`; None: decodes a whole message."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"wants bytes, bytearray or memoryview, not {type(data).__name__}")
         if type(data) is not bytes:
-            return self.decode(_as_bytes(data))
-        return decode_precisely(self.node, self._limits, self._shape, data, 0, whole=True)[0]
-
-    def _decode_carefully_at(self, data: Buffer, offset: int) -> tuple[Any, int]:
-        if type(data) is not bytes:
-            return self.decode_prefix(_as_bytes(data), offset)
-        return decode_precisely(self.node, self._limits, self._shape, data, offset, whole=False)
-
-
-def _as_bytes(data: object) -> bytes:
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"wants bytes, bytearray or memoryview, not {type(data).__name__}")
-    return bytes(data)
+            return self.decode(bytes(data)) if offset is None else self.decode_prefix(bytes(data), offset)
+        found = decode_precisely(self.node, self._limits, self._shape, data, offset or 0, whole=offset is None)
+        return found[0] if offset is None else found
 
 
 @functools.lru_cache(maxsize=CACHED_TYPES_MAX)

@@ -81,8 +81,13 @@ def from_json(node: BareType, form: Any, path: str = "$") -> Any:
             return [from_json(item, part, f"{path}[{index}]") for index, part in enumerate(parts)]
         case model.MapType() as map_:
             return _map_from_json(map_, form, path)
-        case model.UnionType() as union:
-            return _union_from_json(union, form, path)
+        case model.UnionType(members=members, tagged=tagged):
+            chosen = _object(form, ("tag", "value"), path)
+            for tag, member in members:
+                if type(chosen["tag"]) is int and chosen["tag"] == tag:
+                    value = from_json(member, chosen["value"], path)
+                    return Tagged(tag, value) if tagged else value
+            raise EncodeError(f"{chosen['tag']!r} is not a tag of the union", path)
         case model.StructType(cls=struct, fields=fields):
             names = tuple(name for name, _ in fields)
             values = _object(form, names, path)
@@ -137,12 +142,3 @@ def _map_from_json(node: model.MapType, form: Any, path: str) -> dict[Any, Any]:
             raise EncodeError("map key is repeated", f"{path}.keys[{index}]")
         found[key] = from_json(node.value, part, f"{path}.values[{index}]")
     return found
-
-
-def _union_from_json(union: model.UnionType, form: Any, path: str) -> Any:
-    chosen = _object(form, ("tag", "value"), path)
-    for tag, member in union.members:
-        if type(chosen["tag"]) is int and chosen["tag"] == tag:
-            value = from_json(member, chosen["value"], path)
-            return Tagged(tag, value) if union.tagged else value
-    raise EncodeError(f"{chosen['tag']!r} is not a tag of the union", path)

@@ -122,8 +122,12 @@ class _Reader(_Walk):
                 return self._bytes(self._uint("length") if length is None else length, "data")
             case model.VoidType():
                 return None
-            case model.EnumType():
-                return self._enum(node)
+            case model.EnumType(cls=cls, by_value=by_value):
+                start = self.at
+                number = self._uint(f"enum {cls.__name__}")
+                if number not in by_value:
+                    raise self.error(f"{number} is not a value of enum {cls.__name__}", start)
+                return by_value[number]
             case model.OptionalType(item=item, wrapped=wrapped):
                 if not self._flag("optional"):
                     return None
@@ -184,13 +188,6 @@ class _Reader(_Walk):
             return raw.decode()
         except UnicodeDecodeError as error:
             raise self.error(f"str is not UTF-8: {error.reason}", start + error.start) from error
-
-    def _enum(self, node: model.EnumType) -> Any:
-        start = self.at
-        number = self._uint(f"enum {node.cls.__name__}")
-        if number not in node.by_value:
-            raise self.error(f"{number} is not a value of enum {node.cls.__name__}", start)
-        return node.by_value[number]
 
     def _count(self, what: str, limit: int, least: int) -> int:
         """Reads the number of items of a list or map (`what`). Raises DecodeError if it exceeds a limit or the message.

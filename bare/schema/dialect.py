@@ -110,13 +110,21 @@ class _Checker:
                 _check_some("an enum must have at least one member", type_, members)
                 _check_unique("member", members)
                 self._numbers("value", [(member.value, member.stated, member.at) for member in members])
-            case ast.UnionNode():
-                self._union(type_)
+            case ast.UnionNode(members=members):
+                _check_some("a union must have at least one member", type_, members)
+                types: set[Type] = set()
+                for member in members:
+                    if member.type in types:
+                        raise _error("a type is a member twice: give one of them a name of its own", member.at)
+                    types.add(member.type)
+                self._numbers("tag", [(member.tag, member.stated, member.at) for member in members])
             case ast.Struct(fields=fields):
                 _check_some("a struct must have at least one field", type_, fields)
                 _check_unique("field", fields)
             case ast.Map(key=key):
-                if not self._is_key(key):
+                kind = self._resolved(key)
+                is_plain = isinstance(kind, ast.Primitive) and kind.name not in ("f32", "f64", "void")
+                if not is_plain and not isinstance(kind, ast.Enum | ast.FixedData):
                     raise _error("the key of a map must be an enum or a primitive, not f32, f64 or void", key.at)
         for part in parts(type_):
             if not isinstance(type_, ast.UnionNode) and self._resolved(part) == ast.Primitive("void"):
@@ -127,23 +135,6 @@ class _Checker:
         while isinstance(type_, ast.Name):
             type_ = self._all[type_.name].type
         return type_
-
-    def _is_key(self, key: Type) -> bool:
-        match self._resolved(key):
-            case ast.Primitive(name=name):
-                return name not in ("f32", "f64", "void")
-            case ast.Enum() | ast.FixedData():
-                return True
-        return False
-
-    def _union(self, union: ast.UnionNode) -> None:
-        _check_some("a union must have at least one member", union, union.members)
-        types: set[Type] = set()
-        for member in union.members:
-            if member.type in types:
-                raise _error("a type is a member twice: give one of them a name of its own", member.at)
-            types.add(member.type)
-        self._numbers("tag", [(member.tag, member.stated, member.at) for member in union.members])
 
     def _numbers(self, what: str, numbers: list[tuple[int, bool, SourcePosition]]) -> None:
         seen: set[int] = set()

@@ -43,8 +43,14 @@ class Schema:
             builder.define(definition)
         self.models: dict[str, BareType] = builder.models
         self.types: dict[str, type[Any]] = builder.types
+        # The definitions of both schemas by name, each alias (such as `type A B`) replaced by its type.
         before = {} if known is None else known.scope
-        self.scope: dict[str, ast.Definition] = {**before, **_without_aliases(document, before)}
+        self.scope: dict[str, ast.Definition] = dict(before)
+        for definition in document.definitions.values():
+            type_ = definition.type
+            while isinstance(type_, ast.Name):
+                type_ = (document.definitions.get(type_.name) or before[type_.name]).type
+            self.scope[definition.name] = ast.Definition(definition.name, type_, at=definition.at)
         self._encoders: dict[str, Encoder[Any]] = {}
         self._decoders: dict[str, Decoder[Any]] = {}
 
@@ -101,17 +107,6 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
         known = schemas[-1] if schemas else None
         schemas.append(load(block.text, dialect=dialect, known=known, limits=limits, line=block.line))
     return schemas
-
-
-def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
-    """Returns the definitions of a document by name, each alias (such as `type A B`) replaced by its type."""
-    meant: dict[str, ast.Definition] = {}
-    for definition in document.definitions.values():
-        type_ = definition.type
-        while isinstance(type_, ast.Name):
-            type_ = (document.definitions.get(type_.name) or known[type_.name]).type
-        meant[definition.name] = ast.Definition(definition.name, type_, at=definition.at)
-    return meant
 
 
 class _Builder:

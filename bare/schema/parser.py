@@ -1,5 +1,5 @@
-"""Parser: reads schema texts in the current syntax (since draft -03) and in the older syntax. It checks only syntax.
-Cursor: walks over the tokens of a text (words, numbers and signs), and assigns each comment to an item.
+"""Parser: reads schema texts in the current syntax (since draft -03) and in the older syntax. It checks only syntax,
+and assigns each comment to an item.
 
     schema     = 1*definition
     definition = "type" name any
@@ -95,93 +95,17 @@ def tokens(text: str, line: int = 1) -> list[Lexeme]:
     return found
 
 
-class Cursor:
-    """A position between two tokens of a schema. `_loose` has the comments that are not assigned to an item yet."""
+class _Parser:
+    """A parser of one text. `_loose` has the comments that are not assigned to an item yet."""
 
-    def __init__(self, found: list[Lexeme]) -> None:
+    def __init__(self, found: list[Lexeme], older: bool) -> None:
         self._tokens = found
+        self._older = older
         self._index = 0
+        self._nest = 0
         self._loose: list[str | None] = []
 
-    # Methods that read tokens.
-
-    @property
-    def next(self) -> Lexeme:
-        return self._tokens[self._index]
-
-    def advance(self) -> Lexeme:
-        token = self.next
-        self._collect()
-        self._index += 1
-        return token
-
-    def error(self, what: str, at: SourcePosition | None = None) -> SchemaError:
-        return SchemaError(what, *(at or self.next.at))
-
-    def found(self) -> str:
-        return f"`{self.next.text}`" if self.next.text else "the end of the schema"
-
-    def expect(self, text: str, why: str) -> Lexeme:
-        if self.next.text != text:
-            raise self.error(f"`{text}` is expected {why}, not {self.found()}")
-        return self.advance()
-
-    def take(self, text: str) -> bool:
-        if self.next.text == text:
-            self.advance()
-            return True
-        return False
-
-    def number(self, low: int, high: int, what: str) -> int:
-        text, at = self.next.text, self.next.at
-        if not text.isdigit() or not text.isascii():
-            raise self.error(f"{what} must be an unsigned decimal number, not {self.found()}")
-        digits = text.lstrip("0") or "0"
-        if len(digits) > _DIGITS_MAX or not low <= int(digits) <= high:
-            raise self.error(f"{what} must be from {low} to {high}", at)
-        self.advance()
-        return int(digits)
-
-    # Methods for comments.
-
-    def _collect(self) -> None:
-        """Moves the comments before the next token into `_loose`, except comments that already belong to an item."""
-        if self._index:
-            before = self._tokens[self._index - 1]
-            if before.beside is not None:
-                self._loose.append(before.beside)
-                before.beside = None
-        self._loose += self.next.above
-        self.next.above = []
-
-    def comments_above(self) -> tuple[str | None, ...]:
-        self._collect()
-        above, self._loose = tuple(self._loose), []
-        return above
-
-    def comments(self, above: tuple[str | None, ...]) -> Comments:
-        """Returns the comments of the item that ends at the last read token. above: the comments before the item."""
-        last = self._tokens[self._index - 1]
-        beside, last.beside = last.beside, None
-        inside, self._loose = tuple(self._loose), []
-        return Comments(above + inside, beside)
-
-    def closing(self) -> tuple[str | None, ...]:
-        comments = self.comments_above()
-        return comments[:-1] if comments and comments[-1] is None else comments
-
-    def give_beside(self) -> None:
-        """Moves the comment of the next token to the last read token, if both tokens are on the same line."""
-        before = self._tokens[self._index - 1]
-        if before.at.line == self.next.at.line:
-            before.beside, self.next.beside = self.next.beside, None
-
-
-class _Parser(Cursor):
-    def __init__(self, found: list[Lexeme], older: bool) -> None:
-        super().__init__(found)
-        self._older = older
-        self._nest = 0
+    # Methods for definitions and types.
 
     def _only_older(self, instead: str, at: SourcePosition) -> None:
         if not self._older:
@@ -213,22 +137,19 @@ class _Parser(Cursor):
             raise self.error(f"nothing stands between a name and its type: remove {self.found()}")
         if keyword.text == "enum":
             self._only_older(f"type {name} enum {{ ... }}", keyword.at)
-            type_: Type = self._old_enum(keyword.at)
+            if self.next.text in PRIMITIVES and self.next.text != "uint":
+                raise self.error(
+                    "an enum of a fixed width has no equal in the current drafts: use a plain enum, or "
+                    f"{self.next.text} with the names in a comment"
+                )
+            self.take("uint")
+            type_: Type = self._enum(keyword.at)
         elif keyword.text == "struct":
             self._only_older(f"type {name} struct {{ ... }}", keyword.at)
             type_ = self._struct(keyword.at)
         else:
             type_ = self._type()
         return ast.Definition(name, type_, self.comments(above), at)
-
-    def _old_enum(self, at: SourcePosition) -> ast.Enum:
-        if self.next.text in PRIMITIVES and self.next.text != "uint":
-            raise self.error(
-                "an enum of a fixed width has no equal in the current drafts: use a plain enum, or "
-                f"{self.next.text} with the names in a comment"
-            )
-        self.take("uint")
-        return self._enum(at)
 
     def _type(self) -> Type:
         self._nest += 1
@@ -244,15 +165,13 @@ class _Parser(Cursor):
             self.advance()
             return ast.Name(text, at)
         if text not in _STARTS and (text not in PRIMITIVES or text == "data"):
-            raise self.error(f"a type is expected, not {self.found()}{self._hint(text)}")
+            known = {word.lower() for word in (*PRIMITIVES, *_STARTS)}
+            hint = f": write it in lower case, `{text.lower()}`" if text and text.lower() in known else ""
+            raise self.error(f"a type is expected, not {self.found()}{hint}")
         if text in PRIMITIVES and text != "data":
             self.advance()
             return ast.Primitive(text, at)
         return self._compound(text, at)
-
-    def _hint(self, text: str) -> str:
-        known = {word.lower() for word in (*PRIMITIVES, *_STARTS)}
-        return f": write it in lower case, `{text.lower()}`" if text and text.lower() in known else ""
 
     def _compound(self, text: str, at: SourcePosition) -> Type:
         match text:
@@ -353,9 +272,10 @@ class _Parser(Cursor):
             tag = members[-1].tag + 1 if members else 0
             if stated:
                 tag = self.number(0, UINT_MAX, "the tag of a union member")
-            # A comment after the sign `|` belongs to the member before the sign.
-            if self.next.text == "|":
-                self.give_beside()
+            # A comment after the sign `|` belongs to the member before the sign, if both are on one line.
+            before = self._tokens[self._index - 1]
+            if self.next.text == "|" and before.at.line == self.next.at.line:
+                before.beside, self.next.beside = self.next.beside, None
             members.append(ast.UnionMember(type_, tag, stated, self.comments(above), member_at))
             if not self.take("|"):
                 break
@@ -380,6 +300,73 @@ class _Parser(Cursor):
         closing = self.closing()
         self.expect("}", "after the fields of a struct")
         return ast.Struct(tuple(fields), closing, at)
+
+    # Methods that read tokens.
+
+    @property
+    def next(self) -> Lexeme:
+        return self._tokens[self._index]
+
+    def advance(self) -> Lexeme:
+        token = self.next
+        self._collect()
+        self._index += 1
+        return token
+
+    def error(self, what: str, at: SourcePosition | None = None) -> SchemaError:
+        return SchemaError(what, *(at or self.next.at))
+
+    def found(self) -> str:
+        return f"`{self.next.text}`" if self.next.text else "the end of the schema"
+
+    def expect(self, text: str, why: str) -> Lexeme:
+        if self.next.text != text:
+            raise self.error(f"`{text}` is expected {why}, not {self.found()}")
+        return self.advance()
+
+    def take(self, text: str) -> bool:
+        if self.next.text == text:
+            self.advance()
+            return True
+        return False
+
+    def number(self, low: int, high: int, what: str) -> int:
+        text, at = self.next.text, self.next.at
+        if not text.isdigit() or not text.isascii():
+            raise self.error(f"{what} must be an unsigned decimal number, not {self.found()}")
+        digits = text.lstrip("0") or "0"
+        if len(digits) > _DIGITS_MAX or not low <= int(digits) <= high:
+            raise self.error(f"{what} must be from {low} to {high}", at)
+        self.advance()
+        return int(digits)
+
+    # Methods for comments.
+
+    def _collect(self) -> None:
+        """Moves the comments before the next token into `_loose`, except comments that already belong to an item."""
+        if self._index:
+            before = self._tokens[self._index - 1]
+            if before.beside is not None:
+                self._loose.append(before.beside)
+                before.beside = None
+        self._loose += self.next.above
+        self.next.above = []
+
+    def comments_above(self) -> tuple[str | None, ...]:
+        self._collect()
+        above, self._loose = tuple(self._loose), []
+        return above
+
+    def comments(self, above: tuple[str | None, ...]) -> Comments:
+        """Returns the comments of the item that ends at the last read token. above: the comments before the item."""
+        last = self._tokens[self._index - 1]
+        beside, last.beside = last.beside, None
+        inside, self._loose = tuple(self._loose), []
+        return Comments(above + inside, beside)
+
+    def closing(self) -> tuple[str | None, ...]:
+        comments = self.comments_above()
+        return comments[:-1] if comments and comments[-1] is None else comments
 
 
 # The words and signs with which a type can start, in addition to type names and primitive types.
