@@ -180,11 +180,6 @@ class Cell:
         kind, waiting = type(self.worker).__name__, len(self.mailbox) + self.taken
         return WorkerState(self.addresses[0], kind, self.life.value, waiting, self.restarts, self.reason, children)
 
-    def add_child(self, child: Cell) -> None:
-        if self.children is None:
-            self.children = {}
-        self.children[child] = None
-
     def make_ready(self) -> None:
         if not self.queued and not self.paused and len(self.mailbox):
             self.queued = True

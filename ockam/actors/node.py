@@ -138,7 +138,10 @@ class Node:
         cell = kind(self, tuple(addresses), factory, worker, restarts, parent)
         self._cells.update(dict.fromkeys(addresses, cell))
         if parent is not None:
-            parent.add_child(cell)
+            # Most cells have no children, and an empty dict takes memory.
+            if parent.children is None:
+                parent.children = {}
+            parent.children[cell] = None
         try:
             cell.start()
         except BaseException:

@@ -12,7 +12,7 @@ import trio
 from ockam.actors.turns import Share, Turns
 from ockam.identity.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, ServerTls
 from ockam.identity.tls_layer import ENDED_IN_HANDSHAKE, REFUSED, PeerCertificate, TlsFault, TlsLayer
-from ockam.transport.listener import SilentConnection, SilentConnections
+from ockam.transport.listener import SilentConnection, close_oldest
 
 READ_BYTES = 16 * 1024
 
@@ -37,7 +37,7 @@ class TlsListener:
         self._handshakes_max = handshakes_max
         self._now_s = now_s
         self._alpn = alpn
-        self._under_way = SilentConnections()
+        self._under_way: dict[SilentConnection, None] = {}
 
     @property
     def handshakes(self) -> int:
@@ -47,17 +47,17 @@ class TlsListener:
         self, connection: SilentConnection, stream: trio.abc.Stream, turns: Turns, share: Share
     ) -> TlsLayer | None:
         """Completes the handshake with a peer. Returns None if the peer closes first. Raises TlsFault."""
-        if len(self._under_way) >= self._handshakes_max and self._under_way.close_oldest() is None:
+        if len(self._under_way) >= self._handshakes_max and close_oldest(self._under_way) is None:
             raise TlsFault("tls_timeout", "too many TLS handshakes are under way")
         # While the handshake runs, the connection may be closed to make room for another one.
         layer = self._server.layer(self._alpn)
-        self._under_way.add(connection)
+        self._under_way[connection] = None
         try:
             with trio.move_on_after(self._handshake_s):
                 if not await self._exchange(stream, layer, turns, share):
                     return None
         finally:
-            self._under_way.discard(connection)
+            self._under_way.pop(connection, None)
         if not layer.is_open:
             raise TlsFault("tls_timeout", f"the TLS handshake was not complete after {self._handshake_s:g} s")
         refusal = self.refusal(layer.certificate)

@@ -78,17 +78,14 @@ class Bucket:
     def delay_s(self, now_s: float) -> float:
         return max(0.0, -self.room(now_s) / self.rate)
 
-    def changed(self, rate: float, room_max: float, now_s: float) -> Bucket:
-        bucket = Bucket(rate, room_max)
-        used = self.room_max - self.room(now_s)
-        if used > 0:
-            bucket.spend(used, now_s)
-        return bucket
-
 
 def bucket_of(bucket: Bucket | None, count: int | None, room_s: float, per_s: float, now_s: float) -> Bucket | None:
     """Returns the bucket for a new limit of `count` permits in `per_s` seconds, with room for `room_s` seconds."""
     if count is None:
         return None
-    rate = count / per_s
-    return Bucket(rate, rate * room_s) if bucket is None else bucket.changed(rate, rate * room_s, now_s)
+    made = Bucket(count / per_s, count / per_s * room_s)
+    # Permits that were taken out of the bucket before stay taken.
+    used = 0.0 if bucket is None else bucket.room_max - bucket.room(now_s)
+    if used > 0:
+        made.spend(used, now_s)
+    return made

@@ -42,14 +42,14 @@ class Holdings:
     included in the attribute of the same name of `PeerMemory`. The usage of the identity also holds `size_bytes`."""
 
     __slots__ = (
-        "_close",
-        "_forget",
         "_memory",
         "_parked",
         "_requesters",
         "_usage",
         "_watchers",
         "asks_no_more",
+        "close",
+        "forget",
         "has_ended",
         "header_bytes",
         "parked_bytes",
@@ -59,8 +59,8 @@ class Holdings:
 
     def __init__(self, memory: PeerMemory, forget: Callable[[], None], close: Callable[[], None]) -> None:
         self._memory = memory
-        self._forget = forget
-        self._close = close
+        self.forget = forget
+        self.close = close
         self._usage = UNLIMITED
         self._parked: dict[Hashable, tuple[int, Callable[[bool], None]]] = {}
         self._watchers: dict[Hashable, Callable[[bool], None]] = {}
@@ -152,7 +152,7 @@ class Holdings:
 
     def end(self) -> None:
         self.end_requests()
-        self._give_up_parked(answers=False)
+        self.give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)
         self.note(0, 0)
@@ -170,24 +170,11 @@ class Holdings:
         if self.size_bytes > before and memory.size_bytes > memory.bytes_max:
             memory.make_room()
 
-    def _give_up_parked(self, *, answers: bool) -> int:
+    def give_up_parked(self, *, answers: bool) -> int:
         parked = list(self._parked.values())
         for _, give_up in parked:
             give_up(answers)
         return len(parked)
-
-    def yield_painless(self) -> tuple[bool, int]:
-        """Forgets the headers and answers the waiting pulls early, without loss of data. Returns whether headers were
-        forgotten, and the number of those pulls."""
-        forgets = self.header_bytes > 0
-        if forgets:
-            self._forget()
-            self.note(0, self.unread_bytes)
-        return forgets, self._give_up_parked(answers=True)
-
-    def yield_all(self) -> None:
-        self._close()
-        self.end()
 
 
 class Room(msgspec.Struct, eq=False):
@@ -294,15 +281,18 @@ class PeerMemory:
         for holdings in by_size:
             if self.size_bytes <= target_bytes:
                 return
-            forgets, given_up = holdings.yield_painless()
-            self._forgotten += forgets
-            self._given_up += given_up
+            if holdings.header_bytes:
+                holdings.forget()
+                holdings.note(0, holdings.unread_bytes)
+                self._forgotten += 1
+            self._given_up += holdings.give_up_parked(answers=True)
         # Then the connections of peers that do not take their answers are closed.
         for holdings in sorted(by_size, key=lambda holdings: holdings.size_bytes, reverse=True):
             if self.size_bytes <= target_bytes:
                 return
             self._closed += 1
-            holdings.yield_all()
+            holdings.close()
+            holdings.end()
 
     def statistics(self) -> MemoryStatistics:
         kinds = self.header_bytes, self.unread_bytes, self.parked_bytes

@@ -372,8 +372,10 @@ class Usages:
             if address is not None and address.is_loopback:
                 limits = NO_LIMITS
         changes: dict[str, int | None] = {}
-        for pattern in sorted(self._tables, key=_precision):
-            if _matches(pattern, key):
+        is_wide = {pattern: pattern.endswith("*") or pattern == "anonymous" for pattern in self._tables}
+        for pattern in sorted(is_wide, key=lambda pattern: (not is_wide[pattern], len(pattern))):
+            begin = ANONYMOUS_PREFIX if pattern == "anonymous" else pattern.removesuffix("*")
+            if key == pattern or (is_wide[pattern] and key.startswith(begin)):
                 changes |= self._tables[pattern]
         return msgspec.structs.replace(limits, **changes) if changes else limits
 
@@ -409,13 +411,3 @@ class Usages:
         counter[excess.limit] += 1
         if self.on_excess is not None:
             self.on_excess(excess)
-
-
-def _precision(pattern: str) -> tuple[bool, int]:
-    return not pattern.endswith("*") and pattern != "anonymous", len(pattern)
-
-
-def _matches(pattern: str, key: str) -> bool:
-    if pattern.endswith("*"):
-        return key.startswith(pattern[:-1])
-    return key == pattern or (pattern == "anonymous" and key.startswith(ANONYMOUS_PREFIX))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
+
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
@@ -15,6 +17,17 @@ INSTALL = "in a checkout: pip install '.[otel]'"
 
 class TracingUnavailable(Exception):
     """Traces are on, but cannot be made: the extra `otel` is missing, or the address of the collector is wrong."""
+
+
+class TracingStatistics(msgspec.Struct, frozen=True):
+    """The numbers of spans of sampled traces since the start.
+
+    failed: sent in vain. dropped: never sent, because too many were waiting. waiting: not sent yet."""
+
+    exported: int
+    failed: int
+    dropped: int
+    waiting: int
 
 
 def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool], None] | None = None) -> Tracing:

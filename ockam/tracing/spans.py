@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ockam.tracing.statistics import TracingStatistics
+from ockam.tracing.opening import TracingStatistics
 
 Attributes: TypeAlias = Mapping[str, str | int]
 

@@ -35,8 +35,7 @@ from ockam.transport.connection_machine import (
     TransportState,
 )
 from ockam.transport.connection_usage import PARTIAL_FREE_BYTES, TOO_MANY, ConnectionUsage, PartialFrames
-from ockam.transport.forward_filter import ForwardFilter
-from ockam.transport.forwarding import LinkEnd, OpenRequests, is_passed_on, leaves
+from ockam.transport.forwarding import ForwardFilter, LinkEnd, OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
 from ockam.transport.sockets import end_stream, receive_ready, send_nowait
 from ockam.transport.wire import Wire
@@ -74,7 +73,7 @@ class Connection(Worker):
         memory: PeerMemory,
         turns: Turns,
         arrivals: ReadyConnections,
-        on_spoken: Callable[[Connection], None],
+        on_spoken: Callable[[Connection], object],
         tls: TlsLayer | None = None,
         tls_listener: TlsListener | None = None,
         authenticator: Authenticator | None = None,
@@ -276,7 +275,11 @@ class Connection(Worker):
                         machine.reading_ended(reason, trio.current_time())
                         self.holdings.end_requests()
                         if reason != "broken":
-                            await self._linger()
+                            until_s = machine.linger_until_s()
+                            while until_s > trio.current_time():
+                                await trio.sleep_until(until_s)
+                                # If an answer was sent meanwhile, there may be more, so the time is extended.
+                                until_s = machine.linger_until_s()
                         # Thousands of connections may end at one moment, and each end takes some time.
                         await self._turns.wait(self._share, leaves=True)
                         self.close_when_sent()
@@ -310,13 +313,6 @@ class Connection(Worker):
         if self._machine.state is not TransportState.CLOSED:
             logger.warning("slow_consumer", **self.who, backlog_bytes=self.backlog_bytes)
             self.close("slow_consumer")
-
-    async def _linger(self) -> None:
-        until_s = self._machine.linger_until_s()
-        while until_s > trio.current_time():
-            await trio.sleep_until(until_s)
-            # If an answer was sent meanwhile, there may be more, so the time is extended.
-            until_s = self._machine.linger_until_s()
 
     # Incoming messages.
 
@@ -501,7 +497,7 @@ class Connection(Worker):
             # connection that this node has made need not wait for the peer.
             if self.open_requests is not None and mailbox.is_peer:
                 continue
-            # Messages that do not fit there are refused (`forward_filter`). Only a sender whose messages can all be
+            # Messages that do not fit there are refused (`ForwardFilter`). Only a sender whose messages can all be
             # refused need not wait, because anybody can pretend that some of them were passed on.
             leaving = (each for each in messages if leaves(each.onward_route))
             if mailbox.is_link and all(is_passed_on(each.return_route) for each in leaving):

@@ -11,7 +11,7 @@ import socket
 import termios
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 import trio
@@ -115,30 +115,16 @@ class SilentConnection(Protocol):
     def close(self, reason: str) -> None: ...
 
 
-class SilentConnections:
-    """The connections that have sent no message yet, oldest first. They are retained while there is room, since a real
-    client can send its first message late, and fail if it was disconnected.
+S = TypeVar("S", bound=SilentConnection)
 
-    Invariant: an accepted connection is in this collection until its first message or its end."""
 
-    def __init__(self) -> None:
-        self._silent: dict[SilentConnection, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._silent)
-
-    def add(self, connection: SilentConnection) -> None:
-        self._silent[connection] = None
-
-    def discard(self, connection: SilentConnection) -> None:
-        self._silent.pop(connection, None)
-
-    def close_oldest(self) -> SilentConnection | None:
-        """Closes and returns the oldest silent connection without unread bytes, or None. CANDIDATES_MAX are checked."""
-        for connection in list(islice(self._silent, CANDIDATES_MAX)):
-            # Unread bytes may be the first message of the connection.
-            if not connection.has_unread():
-                self.discard(connection)
-                connection.close("gave_way")
-                return connection
-        return None
+def close_oldest(silent: dict[S, None]) -> S | None:
+    """Closes, removes and returns the oldest silent connection without unread bytes, or None. CANDIDATES_MAX are
+    checked. silent: the connections that have sent no message yet, oldest first."""
+    for connection in list(islice(silent, CANDIDATES_MAX)):
+        # Unread bytes may be the first message of the connection.
+        if not connection.has_unread():
+            del silent[connection]
+            connection.close("gave_way")
+            return connection
+    return None

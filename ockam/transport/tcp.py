@@ -37,7 +37,7 @@ from ockam.transport.forwarding import (
     reports_to_sender,
     through,
 )
-from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
+from ockam.transport.listener import accept_all, close_oldest, connections_that_fit
 from ockam.transport.roster import Roster, TcpStatistics, Traffic
 from ockam.transport.sockets import socket_name
 from ockam.transport.wire import Wire
@@ -98,7 +98,9 @@ class TcpTransport:
         self._new_id = new_id
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
-        self._silent = SilentConnections()
+        # The connections that have sent no message yet, oldest first. They stay open while there is room: a real client
+        # can send its first message late, and fails if it was disconnected.
+        self._silent: dict[Connection, None] = {}
         self._refusals_reported_s = -math.inf
         self._refusal_lines, self._fault_lines = LogRate(), LogRate()
         # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
@@ -257,11 +259,11 @@ class TcpTransport:
             stream.socket.close()
             return
         connection = self._add(stream, None, peer, None)
-        self._silent.add(connection)
+        self._silent[connection] = None
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        given = self._silent.close_oldest()
+        given = close_oldest(self._silent)
         if trio.current_time() >= self._refusals_reported_s + REFUSALS_REPORT_INTERVAL_S:
             self._refusals_reported_s = trio.current_time()
             logger.warning(
@@ -303,7 +305,7 @@ class TcpTransport:
             memory=self.memory,
             turns=self._turns,
             arrivals=self._arrivals,
-            on_spoken=self._silent.discard,
+            on_spoken=lambda spoken: self._silent.pop(spoken, None),
             tls=tls,
             tls_listener=self._tls if wire is None and identity is None else None,
             authenticator=self._authenticator if wire is None and identity is None else None,
@@ -333,7 +335,7 @@ class TcpTransport:
             self._connections.discard(connection)
             self.roster.end(connection)
             self._past = self._past.plus(Traffic.of(connection.statistics()))
-            self._silent.discard(connection)
+            self._silent.pop(connection, None)
             if connection.open_requests is not None:
                 self._calls = {call: made for call, made in self._calls.items() if made is not connection}
             self._node.unregister(connection.own_address)

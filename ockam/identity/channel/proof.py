@@ -55,10 +55,6 @@ BACKDATED_S = 300
 """A new identity or attestation begins this many seconds in the past, for peers whose clock is behind."""
 
 
-def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
-    return read_proof(proof, remote_static, now_s)[0]
-
-
 def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
     """Returns the identity that owns the static key of a handshake (32 bytes), and when its attestation ends, in
     seconds since 1970 as `now_s` is. Raises IdentityRefused."""
@@ -200,7 +196,7 @@ class OwnIdentity:
         if self.peer.key != (ED25519, signing_key.public_key().public_bytes_raw()):
             raise IdentityRefused("wrong_key", "the signing secret does not belong to the identity's history")
         self.proof = make_proof(secrets.history, secrets.attestation)
-        verify_proof(self.proof, public_bytes(self.static), now_s)
+        read_proof(self.proof, public_bytes(self.static), now_s)
 
     @property
     def identifier(self) -> bytes:

@@ -159,21 +159,17 @@ class KnownHistories:
         self._known[peer.identifier] = peer.changes
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        try:
-            self._save()
-        except OSError as error:
-            # The identity has proved its new key, so it is accepted. A restart of the node would forget the change.
-            logger.error("known_identities_not_written", file=str(self._file), reason=error.strerror or str(error))
-        return True
-
-    def _save(self) -> None:
-        if self._file is None:
-            return
         lines = [
             " ".join((format_identifier(identifier), *(each.hex() for each in changes)))
             for identifier, changes in self._known.items()
         ]
-        _write_lines(self._file, KNOWN_HEADING, lines)
+        try:
+            if self._file is not None:
+                _write_lines(self._file, KNOWN_HEADING, lines)
+        except OSError as error:
+            # The identity has proved its new key, so it is accepted. A restart of the node would forget the change.
+            logger.error("known_identities_not_written", file=str(self._file), reason=error.strerror or str(error))
+        return True
 
 
 def _load_known(file: Path) -> dict[bytes, tuple[bytes, ...]]:

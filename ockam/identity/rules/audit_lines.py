@@ -242,8 +242,13 @@ class _Examiner(AuditContent):
                 chains.add(found.chain)
             elif _is_cut(line):
                 half = part
+            elif _mistake(line, _Unsealed):
+                self._changed += 1
+                problem = "it is not what was written"
+            elif self._ends:
+                problem = "it has no seal: an older version or another program has written it"
             else:
-                problem = self._take_unsealed(line)
+                self.unsealed += 1
             if problem is not None:
                 self._tell(f"{file}, line {number}: {problem}")
         if half is not None:
@@ -276,15 +281,6 @@ class _Examiner(AuditContent):
         self._ends[seal.chain] = seal
         unexplained, self._changed = max(0, lost - self._changed), max(0, self._changed - lost) if lost else 0
         return f"lines of {seal.chain.decode()} that are missing before it: {unexplained}" if unexplained else None
-
-    def _take_unsealed(self, line: bytes) -> str | None:
-        if _mistake(line, _Unsealed):
-            self._changed += 1
-            return "it is not what was written"
-        if self._ends:
-            return "it has no seal: an older version or another program has written it"
-        self.unsealed += 1
-        return None
 
 
 def _seal_of(line: bytes) -> Seal | None:

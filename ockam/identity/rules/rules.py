@@ -145,12 +145,6 @@ class Grants:
         prefixes = {"", *(prefix for prefix, _ in (*self.allow, *self.deny))}
         return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
 
-    def has_anywhere(self, rights: int) -> bool:
-        # A forbidding rule with a longer prefix than the allowing one forbids only some of the allowed names. So it is
-        # enough to look at the allowed prefixes themselves.
-        rights = int(rights)
-        return any(allowed & rights and self.rights_on(prefix) & rights for prefix, allowed in self.allow)
-
 
 class Rules:
     def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
@@ -178,7 +172,10 @@ class Rules:
     def allows(self, identity: Identity, demand: Demand) -> bool:
         grants = self.grants(identity)
         if demand.name is None:
-            return grants.has_anywhere(demand.rights)
+            # A forbidding rule with a longer prefix than the allowing one forbids only some of the allowed names. So it
+            # is enough to look at the allowed prefixes themselves.
+            rights = int(demand.rights)
+            return any(given & rights and grants.rights_on(prefix) & rights for prefix, given in grants.allow)
         return bool(grants.rights_on(demand.name) & int(demand.rights))
 
     def decide(self, identity: Identity, demand: Demand) -> Decision:
@@ -191,16 +188,12 @@ class Rules:
         # Without a name, a forbidding rule is the reason only if it takes what another rule allows.
         forbidding = grants.rules if name is not None or allowing else ()
         denying = next((rule for rule in forbidding if rule.may_not & rights and _covers(rule, name)), None)
-        return Decision(False, denying, _explain(identity, demand, denying))
+        where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX]) if name else "every name"
+        what = "any right" if rights == ALL_RIGHTS else rights_text(rights)
+        why = "no rule allows it" if denying is None else denying.reason or f"rule {denying.name!r} forbids it"
+        reason = f"{what} on {where} for {str(identity)[:SHOWN_NAME_CHARACTERS_MAX]}: {why}"
+        return Decision(False, denying, reason)
 
 
 def _covers(rule: Rule, name: str | None) -> bool:
     return name is None or name.startswith(rule.on)
-
-
-def _explain(identity: Identity, demand: Demand, denying: Rule | None) -> str:
-    rights, name = demand
-    where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX]) if name else "every name"
-    what = "any right" if rights == ALL_RIGHTS else rights_text(rights)
-    why = "no rule allows it" if denying is None else denying.reason or f"rule {denying.name!r} forbids it"
-    return f"{what} on {where} for {str(identity)[:SHOWN_NAME_CHARACTERS_MAX]}: {why}"

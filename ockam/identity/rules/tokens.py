@@ -99,7 +99,7 @@ def create_token(
     replace: whether an existing token of this name is revoked; otherwise it is an error. Raises TokenFileError."""
     check_name(name)
     text = new_token()
-    record = TokenRecord(name, hash_of(text), now_s, expires_s)
+    record = TokenRecord(name, hashlib.sha256(text.encode()).hexdigest(), now_s, expires_s)
 
     def change(records: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
         if any(each.name == name and each.revoked_s is None for each in records) and not replace:
@@ -149,10 +149,6 @@ def _change(file: Path, change: _Change, now_s: int) -> None:
             write_durably(file, with_seal(content), mode=FILE_MODE)
     except OSError as error:
         raise TokenFileError(f"cannot change {file}: {error.strerror or error}") from error
-
-
-def hash_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Tokens:

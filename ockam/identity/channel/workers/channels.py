@@ -125,7 +125,15 @@ class SecureChannels:
     # For the listener.
 
     def begin(self, message: Message) -> None:
-        refusal = self._reason_to_refuse(message)
+        # A connection with an identity of its own is counted by the identity, any other by its address.
+        party = party_key(message.origin.identity, message.origin.peer)
+        refusal = None
+        if self.trust.is_closed:
+            refusal = "closed"
+        elif not message.return_route:
+            refusal = "no_return_route"
+        elif not self._admission.may_begin(party, trio.current_time()):
+            refusal = "rate"
         if refusal is not None:
             self._refuse(message.origin, refusal)
             return
@@ -161,15 +169,6 @@ class SecureChannels:
     def _refuse(self, origin: Origin, reason: str) -> None:
         self._refused[reason] += 1
         self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
-
-    def _reason_to_refuse(self, message: Message) -> str | None:
-        if self.trust.is_closed:
-            return "closed"
-        if not message.return_route:
-            return "no_return_route"
-        # A connection with an identity of its own is counted by the identity, any other by its address.
-        party = party_key(message.origin.identity, message.origin.peer)
-        return None if self._admission.may_begin(party, trio.current_time()) else "rate"
 
     def _give_up(self, channel: ChannelWorker) -> None:
         if channel in self._admission.handshakes:

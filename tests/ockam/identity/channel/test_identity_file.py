@@ -15,7 +15,7 @@ import pytest
 from ockam.identity.channel.errors import IdentityFileError, IdentityRefused
 from ockam.identity.channel.identity_file import create_identity, ensure_identity, load_identity
 from ockam.identity.channel.noise import public_bytes
-from ockam.identity.channel.proof import ATTESTATION_S, DAY_S, IDENTITY_S, OwnIdentity, verify_proof
+from ockam.identity.channel.proof import ATTESTATION_S, DAY_S, IDENTITY_S, OwnIdentity, read_proof
 from tests.ockam.identity.channel.samples import NOW_S, identity
 
 
@@ -64,7 +64,7 @@ def test_an_attestation_that_ends_soon_is_renewed_with_the_same_identifier(tmp_p
     assert renewed.proof != made.proof
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # The new attestation lasts, and is on disk.
-    verify_proof(renewed.proof, public_bytes(renewed.static), later_s + 100 * DAY_S)
+    read_proof(renewed.proof, public_bytes(renewed.static), later_s + 100 * DAY_S)
     assert load_identity(file, later_s).proof == renewed.proof
 
 

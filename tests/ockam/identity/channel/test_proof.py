@@ -23,7 +23,7 @@ from ockam.identity.channel.proof import (
     OwnIdentity,
     make_attestation,
     make_proof,
-    verify_proof,
+    read_proof,
 )
 from tests.ockam.identity.channel.rotations import KEYS, changes
 from tests.ockam.identity.channel.samples import NOW_S, identity, kept
@@ -54,12 +54,12 @@ def signing_key(own: OwnIdentity) -> Ed25519PrivateKey:
 
 def reason_of(proof: bytes, static: bytes = static_of(ALICE), now_s: int = NOW_S) -> str:
     with pytest.raises(IdentityRefused) as refused:
-        verify_proof(proof, static, now_s)
+        read_proof(proof, static, now_s)
     return refused.value.reason
 
 
 def test_a_right_proof_is_accepted() -> None:
-    assert verify_proof(ALICE.proof, static_of(ALICE), NOW_S).identifier == ALICE.identifier
+    assert read_proof(ALICE.proof, static_of(ALICE), NOW_S)[0].identifier == ALICE.identifier
     # The proof of the documented size: a history of one change, an attestation, no credentials.
     assert len(ALICE.proof) == 323
 
@@ -144,7 +144,7 @@ def test_the_time_of_a_proof(now_s: int, reason: str) -> None:
 
 @pytest.mark.parametrize("now_s", [NOW_S - BACKDATED_S - CLOCK_SKEW_S, NOW_S - BACKDATED_S + ATTESTATION_S])
 def test_the_last_seconds_of_a_proof(now_s: int) -> None:
-    verify_proof(ALICE.proof, static_of(ALICE), now_s)
+    read_proof(ALICE.proof, static_of(ALICE), now_s)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_the_credential_of_a_real_message_is_ignored() -> None:
     credentials = plaintext[history_end:-1]
     assert credentials[0] == 0x81
     proof = ALICE.proof[:-1] + credentials
-    assert verify_proof(proof, static_of(ALICE), NOW_S).identifier == ALICE.identifier
+    assert read_proof(proof, static_of(ALICE), NOW_S)[0].identifier == ALICE.identifier
     too_many = ALICE.proof[:-1] + b"\x85" + 5 * credentials[1:]
     assert reason_of(too_many) == "undecodable"
 
