@@ -61,12 +61,10 @@ class Sleepers(Protocol):
 
     def wake(self, address: Address) -> WorkerFactory:
         """Returns the factory that starts the worker. Called once, when the worker is needed."""
-        ...
 
     def unstarted(self, address: Address) -> Worker:
         """Returns a worker like the one that sleeps, which is never started: it says only what a message demands, and
         how it is refused."""
-        ...
 
 
 class DeliveryBatch:

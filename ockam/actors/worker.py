@@ -66,35 +66,27 @@ class Context(Protocol):
     @property
     def children(self) -> list[Address]:
         """The first addresses of the children that have not ended, in the order of their start."""
-        ...
 
     def send(self, message: Message) -> bool:
         """Sends a message. Returns False if no worker or transport took the message."""
-        ...
 
     def send_run(self, messages: Iterable[Message]) -> None:
         """Sends many messages. A worker that gets several of these messages gets them in one call."""
-        ...
 
     def pause(self) -> None:
         """Stops the delivery of messages until `resume` is called. Until then, they stay in the worker's mailbox."""
-        ...
 
     def resume(self) -> None:
         """Starts the delivery of messages to this worker again, after `pause`."""
-        ...
 
     def handled(self) -> None:
         """Reports that the oldest message taken by an AsyncWorker is handled. It no longer counts for its sender."""
-        ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
         """Returns a callback that calls the function. An exception of the function counts as a crash of this worker."""
-        ...
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Calls the function once after the delay, unless the worker has stopped or crashed before."""
-        ...
 
     # `Worker` and `AsyncWorker` explain the next methods, under the same names.
 

@@ -1,5 +1,5 @@
 """Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
-ConnectionIdentity: the identity of the peer on one connection. OutgoingTokens: the tokens of a node for other nodes."""
+OutgoingTokens: the tokens of a node for other nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from ockam.identity.authentication import (
     TokenVerdict,
 )
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.tls_layer import TlsLayer, identity_of
 from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 from ockam.quotas.usage import party_key
@@ -130,50 +129,6 @@ class Authenticator:
             )
             return TokenVerdict(TokenStatus.SECOND, reason=reason)
         return self._find(text)
-
-
-class ConnectionIdentity:
-    def __init__(
-        self, peer: str, *, proved: Identity | None, authenticator: Authenticator | None, takes_certificate: bool
-    ) -> None:
-        """proved: the identity that the peer has proved already, for example over HTTP; None: none yet.
-        authenticator: judges the token of the peer; None if this peer sends no token.
-        takes_certificate: whether the peer's certificate proves a name. The certificate of a node that we called does
-        not, because the names of servers come from other authorities."""
-        self._peer = peer
-        self._proved = proved
-        self._authenticator = authenticator
-        self._takes_certificate = takes_certificate
-        self.refused: Proof | None = None
-
-    def find(self, tls: TlsLayer | None) -> Identity:
-        return self._proved or identity_of(tls.certificate if tls is not None and self._takes_certificate else None)
-
-    def take_token(self, first: Message, tls: TlsLayer | None) -> Proof | None:
-        """Judges the token in the peer's first message; None without a token. After a refusal, call `delay_refusal`."""
-        if self._authenticator is None or first.onward_route != (NODE_AUTHENTICATE,):
-            return None
-        # `find` gives the identity by certificate: a peer that has one is refused, since a connection has one identity.
-        proof = self._authenticator.judge(first, self._peer, self.find(tls), tls is not None)
-        if proof.verdict.identity is None:
-            # Nothing more is read from this connection. It ends after `delay_refusal` and the answer.
-            self.refused = proof
-        else:
-            self._proved = proof.verdict.identity
-        return proof
-
-    async def delay_refusal(self, tls: TlsLayer | None) -> str | None:
-        """Reports the refused token, and waits until the refusal may be sent. Returns None, or a word for counters if
-        the peer must get no answer."""
-        refused, authenticator = self.refused, self._authenticator
-        assert refused is not None, "no token was refused"
-        assert authenticator is not None, "only an authenticator refuses a token"
-        known = self.find(tls)
-        # A payload that is too large gets no answer. The refusal is reported all the same.
-        if refused.answer is None:
-            authenticator.report(self._peer, known, refused.verdict)
-            return "token_too_large"
-        return None if await authenticator.refuse(self._peer, known, refused.verdict) else "token_flood"
 
 
 class LateAuthentication(Worker):

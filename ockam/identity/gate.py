@@ -24,23 +24,18 @@ class Gate(Protocol):
 
     def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
         """Returns the messages that the worker may get, in order. The gate answers the other messages."""
-        ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
         """Whether a sender has one of these rights on a name."""
-        ...
 
     def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
         """Returns the first name, not before `name`, on which a sender has one of these rights, or None."""
-        ...
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
         """Returns why this node must not forward a sender's messages to the node at `host:port`; None if it may."""
-        ...
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         """Records a refused certificate, or failed TLS. identity: the identity of the peer's open connection."""
-        ...
 
 
 def is_denied(reason: str) -> bool:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +18,9 @@ from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.protocol import REFUSAL
 from ockam.quotas.limits import HOUR_S, NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, bucket_of
 from ockam.quotas.shared_use import SharedUse
+
+if TYPE_CHECKING:
+    import trio
 
 LIMITED = "limit exceeded: "
 """The first words of the reason in an `error` for a request that exceeds a limit of its sender's identity."""
@@ -109,18 +112,11 @@ def is_limited(reason: str) -> bool:
     return reason.startswith((REFUSAL + LIMITED, LIMITED))
 
 
-class IdentityWaits(Protocol):
-    """An object that makes the connections of one identity wait, such as `connection_usage.UsageWaits`."""
-
-    def report_room(self) -> None: ...
-
-
 class Usage:
     """What one identity uses. All connections, channels and workers that serve the identity share this object.
 
     is_rated: whether the requests or the bytes in a second are limited.
     counts_bytes: whether the bytes that the node holds for the identity are limited.
-    waiting: makes the identity's connections wait; None if none of them has waited yet.
     refused_connections: the number of open connections above the limit, whose first requests will be refused.
     Times are monotonic seconds.
 
@@ -132,15 +128,16 @@ class Usage:
         "_open",
         "_request_bytes",
         "_requests",
+        "_room",
         "_shared",
         "_streams",
+        "_turn",
         "counts_bytes",
         "held_bytes",
         "is_rated",
         "key",
         "limits",
         "refused_connections",
-        "waiting",
     )
 
     def __init__(
@@ -155,7 +152,9 @@ class Usage:
         self.key = key
         self._shared = shared
         self._note = note
-        self.waiting: IdentityWaits | None = None
+        # Both are made at the first wait. Most identities never wait, and settings are read without trio.
+        self._turn: trio.StrictFIFOLock | None = None
+        self._room: trio.lowlevel.ParkingLot | None = None
         self.refused_connections = 0
         self.held_bytes = 0
         self._open: Counter[str] = Counter()
@@ -293,14 +292,26 @@ class Usage:
             self.spend(1, 0, now_s)
         return not (self.is_over or (self.is_rated and self.delay_s(now_s)[0]))
 
-    def note_wait(self, limit: str) -> None:
-        self._note(Excess(self.key, limit, self.reason(limit)))
+    async def wait_turn(self) -> None:
+        """Waits until the rates allow to read from the identity."""
+        import trio
+
+        if self._turn is None:
+            self._turn = trio.StrictFIFOLock()
+        # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
+        async with self._turn:
+            while True:
+                delay_s, limit = self.delay_s(trio.current_time())
+                if not delay_s:
+                    return
+                self._note(Excess(self.key, limit, self.reason(limit)))
+                await trio.sleep(delay_s)
 
     # Bytes in flight.
 
     def hold(self, change_bytes: int) -> None:
         self.held_bytes += change_bytes
-        if change_bytes < 0 and self.waiting is not None:
+        if change_bytes < 0 and self._room is not None:
             self._report_room()
 
     @property
@@ -308,9 +319,21 @@ class Usage:
         most = self.limits.in_flight_bytes_max
         return most is not None and self.held_bytes > most
 
+    async def wait_room(self) -> None:
+        """Waits until the node holds no more bytes for the identity than its limit."""
+        import trio
+
+        if self._room is None:
+            self._room = trio.lowlevel.ParkingLot()
+        if self.is_over:
+            self._note(Excess(self.key, "in_flight_bytes_max", self.reason("in_flight_bytes_max")))
+        # The room may be used up by another connection, or a limit be lowered, before this one goes on.
+        while self.is_over:
+            await self._room.park()
+
     def _report_room(self) -> None:
-        if self.waiting is not None and not self.is_over:
-            self.waiting.report_room()
+        if self._room is not None and not self.is_over:
+            self._room.unpark_all()
 
 
 UNLIMITED = Usage("local:node", NO_LIMITS)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import msgspec
-
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
@@ -17,17 +15,6 @@ INSTALL = "in a checkout: pip install '.[otel]'"
 
 class TracingUnavailable(Exception):
     """Traces are on, but cannot be made: the extra `otel` is missing, or the address of the collector is wrong."""
-
-
-class TracingStatistics(msgspec.Struct, frozen=True):
-    """The numbers of spans of sampled traces since the start.
-
-    failed: sent in vain. dropped: never sent, because too many were waiting. waiting: not sent yet."""
-
-    exported: int
-    failed: int
-    dropped: int
-    waiting: int
 
 
 def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool], None] | None = None) -> Tracing:
@@ -40,10 +27,10 @@ def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool],
     spans again. With it, OpenTelemetry's own log lines are turned off in this process."""
     url = None if endpoint is None else traces_url(endpoint)
     try:
-        from ockam.tracing.spans import Tracing, make_exporting
+        from ockam.tracing.spans import Tracing
     except ImportError as error:
         raise TracingUnavailable(f"traces need the extra `otel` ({error.name}): {INSTALL}") from error
-    return Tracing(*make_exporting(url, service, on_outage))
+    return Tracing(url, service, on_outage)
 
 
 def traces_url(endpoint: str) -> str:

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ockam.tracing.opening import TracingStatistics
+from ockam.tracing.statistics import TracingStatistics
 
 Attributes: TypeAlias = Mapping[str, str | int]
 
@@ -133,9 +133,19 @@ class CountingProcessor(BatchSpanProcessor):
 class Tracing:
     """Makes spans, and hands them to the exporting thread. Any thread may call it. Only `close` waits."""
 
-    def __init__(self, provider: TracerProvider, processor: CountingProcessor) -> None:
-        self._processor = processor
-        self.admit, self.statistics = processor.admit, processor.statistics
+    def __init__(self, url: str | None, service: str, on_outage: Callable[[bool], None] | None) -> None:
+        """Starts the exporting thread. Parameters as for `open_tracing`, with the path in `url`. Environment variables
+        of OpenTelemetry set sampling and more (OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES,
+        OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY)."""
+        if on_outage is not None:
+            # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.
+            logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        resource = Resource.create({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        exporter = CountingExporter(OTLPSpanExporter(endpoint=url), on_outage or (lambda is_failing: None))
+        self._processor = CountingProcessor(exporter)
+        provider.add_span_processor(self._processor)
+        self.admit, self.statistics = self._processor.admit, self._processor.statistics
         self._tracer = provider.get_tracer("stream-node")
 
     def start(self, name: str, attributes: Attributes) -> OpenSpan | None:
@@ -175,20 +185,3 @@ class Tracing:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Sends the waiting spans and ends the exporting thread. Waits at most `timeout_s` seconds. Safe to repeat."""
         self._processor.close(timeout_s)
-
-
-def make_exporting(
-    url: str | None, service: str, on_outage: Callable[[bool], None] | None
-) -> tuple[TracerProvider, CountingProcessor]:
-    """Starts the exporting thread. Environment variables of OpenTelemetry set sampling and more (OTEL_TRACES_SAMPLER,
-    OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). url: None if they name it."""
-    if on_outage is not None:
-        # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    resource = Resource.create({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    processor = CountingProcessor(
-        CountingExporter(OTLPSpanExporter(endpoint=url), on_outage or (lambda is_failing: None))
-    )
-    provider.add_span_processor(processor)
-    return provider, processor

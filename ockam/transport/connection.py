@@ -20,9 +20,10 @@ from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
 from ockam.errors import AskRefused, AskTimedOut, FrameTooLarge, RemoteProtocolError
-from ockam.identity.authenticator import Authenticator, ConnectionIdentity
+from ockam.identity.authentication import NODE_AUTHENTICATE
+from ockam.identity.authenticator import Authenticator, Proof
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.tls_layer import PeerCertificate, TlsFault, TlsLayer
+from ockam.identity.tls_layer import PeerCertificate, TlsFault, TlsLayer, identity_of
 from ockam.identity.tls_stream import TlsListener, receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
@@ -94,9 +95,9 @@ class Connection(Worker):
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._tls: TlsLayer | None = None
         self._tls_listener = tls_listener
-        self._who = ConnectionIdentity(
-            peer, proved=identity, authenticator=authenticator, takes_certificate=tls_listener is not None
-        )
+        self._authenticator = authenticator
+        self._proved = identity
+        self._refused: Proof | None = None
         self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = (
             stream.receive_some if self._socket is None else partial(receive_ready, self._socket)
         )
@@ -459,7 +460,7 @@ class Connection(Worker):
         if machine.partial_bytes != partial_before_bytes:
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
         # A refused token, or an identity with too many connections: nothing of the chunk is delivered.
-        if self._who.refused is not None:
+        if self._refused is not None:
             return Routed(is_refused=True)
         if messages and self._usage.refusal is not None:
             self._usage.refuse(self._node, messages)
@@ -507,10 +508,14 @@ class Connection(Worker):
     def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Handles a token in the peer's first message. Returns the messages after it, with the identity it proved.
         Returns all messages if there is no token, and none if the token is refused."""
-        proof = self._who.take_token(messages[0], self._tls)
-        if proof is not None:
+        if self._authenticator is not None and messages[0].onward_route == (NODE_AUTHENTICATE,):
+            # A peer that has proved a name by its certificate is refused, since a connection has one identity.
+            proof = self._authenticator.judge(messages[0], self.peer, self.identity, self._tls is not None)
             if proof.verdict.identity is None or proof.answer is None:
+                # Nothing more is read from this connection. It ends in `_turn_away`.
+                self._refused = proof
                 return ()
+            self._proved = proof.verdict.identity
             self._send_run([proof.answer])
             self._usage.join(proof.verdict.identity)
             # The proved identity may have too many connections, and this one may never send a request.
@@ -523,14 +528,18 @@ class Connection(Worker):
 
     async def _turn_away(self) -> str:
         """Ends reading. Returns the reason: a short, fixed word. Raises RemoteProtocolError after a refused token."""
-        refused = self._who.refused
-        if refused is None:
+        refused, authenticator = self._refused, self._authenticator
+        if refused is None or authenticator is None:
             return TOO_MANY
         # The refusal waits before it is answered. Meanwhile the node keeps nothing that the peer has sent.
         self._drop_partial()
-        reason = await self._who.delay_refusal(self._tls)
-        if reason is not None or refused.answer is None:
-            self.close(reason or "token_refused")
+        if refused.answer is None:
+            # A payload that is too large gets no answer. The refusal is reported all the same.
+            authenticator.report(self.peer, self.identity, refused.verdict)
+            self.close("token_too_large")
+            return self._machine.end_reason
+        if not await authenticator.refuse(self.peer, self.identity, refused.verdict):
+            self.close("token_flood")
             return self._machine.end_reason
         # The peer gets its answer before the error ends the connection.
         self._send_run([refused.answer])
@@ -599,7 +608,9 @@ class Connection(Worker):
     @property
     def identity(self) -> Identity:
         """The proved identity of a peer that connected to us. A node that we called is anonymous here."""
-        return self._who.find(self._tls)
+        # The certificate of a node that we called proves nothing: the names of servers come from other authorities.
+        certificate = self._tls.certificate if self._tls is not None and self._tls_listener is not None else None
+        return self._proved or identity_of(certificate)
 
     @property
     def who(self) -> dict[str, str]:

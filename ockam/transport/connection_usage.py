@@ -1,5 +1,4 @@
 """ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing.
-UsageWaits: makes the connections of one identity wait while the identity exceeds a limit. It decides nothing.
 PartialFrames: limits the memory of the unfinished frames of all connections together."""
 
 from __future__ import annotations
@@ -98,11 +97,11 @@ class ConnectionUsage:
 
     async def wait_turn(self) -> None:
         if self.usage.is_rated:
-            await waits_of(self.usage).wait_turn()
+            await self.usage.wait_turn()
 
     async def wait_room(self) -> None:
         if self._waits_room and self.usage.counts_bytes:
-            await waits_of(self.usage).wait_room()
+            await self.usage.wait_room()
 
     def note_read(self, requests: int, size_bytes: int, now_s: float) -> None:
         if self.usage.is_rated:
@@ -112,39 +111,6 @@ class ConnectionUsage:
     def note_sent(self, size_bytes: int) -> None:
         if self.usage.is_rated:
             self.usage.spend(0, size_bytes, trio.current_time())
-
-
-class UsageWaits:
-    def __init__(self, usage: Usage) -> None:
-        self._usage = usage
-        self._turn = trio.StrictFIFOLock()
-        self._room = trio.lowlevel.ParkingLot()
-
-    async def wait_turn(self) -> None:
-        # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
-        async with self._turn:
-            while True:
-                delay_s, limit = self._usage.delay_s(trio.current_time())
-                if not delay_s:
-                    return
-                self._usage.note_wait(limit)
-                await trio.sleep(delay_s)
-
-    async def wait_room(self) -> None:
-        if self._usage.is_over:
-            self._usage.note_wait("in_flight_bytes_max")
-        # The room may be used up by another connection, or a limit be lowered, before this one goes on.
-        while self._usage.is_over:
-            await self._room.park()
-
-    def report_room(self) -> None:
-        self._room.unpark_all()
-
-
-def waits_of(usage: Usage) -> UsageWaits:
-    if not isinstance(usage.waiting, UsageWaits):
-        usage.waiting = UsageWaits(usage)
-    return usage.waiting
 
 
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024

@@ -27,12 +27,10 @@ class Wire(Protocol):
         """Returns the onward route and the return route of the body `data[at:end]`, and the position after both.
         Another body that begins with the same bytes has the same routes, so decoded routes can be remembered. Raises
         RemoteProtocolError."""
-        ...
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
         """Returns the payload of the body `data[start:end]`. at: the position after the routes. Raises
         RemoteProtocolError if the rest of the body is not valid."""
-        ...
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes: ...
 
@@ -42,4 +40,3 @@ class Wire(Protocol):
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes before and after every payload of this size."""
-        ...

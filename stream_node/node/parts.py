@@ -16,7 +16,7 @@ from ockam.identity.channel.workers.channels import SecureChannels
 from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
 from ockam.identity.tls import ServerTls
 from ockam.quotas.usage import LimitStatistics
-from ockam.tracing.opening import TracingStatistics
+from ockam.tracing.statistics import TracingStatistics
 from ockam.transport.forwarding import RemoteStreams
 from ockam.transport.roster import TcpStatistics
 from ockam.transport.tcp import TcpTransport

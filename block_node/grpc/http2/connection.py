@@ -32,7 +32,6 @@ from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import UNLIMITED, Usage
-from ockam.transport.connection_usage import waits_of
 
 LAST_WORDS_S: Final = 1.0
 """How long a connection that fails may take to send its GOAWAY, and to read the bytes under way."""
@@ -192,7 +191,7 @@ class GrpcConnection:
             taken, self._taken_messages = self._taken_messages, 0
             if self._usage.is_rated:
                 self._usage.spend(taken, len(data), trio.current_time())
-                await waits_of(self._usage).wait_turn()
+                await self._usage.wait_turn()
 
     async def _write(self) -> None:
         machine = self._machine

@@ -21,7 +21,6 @@ from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import Demand, rights_text
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
-from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
 from stream_node.doors.http.guard import identify, peer_of, place_of
@@ -188,7 +187,7 @@ class HttpApp:
         usage = self._parts.node.usages.get(party_key(peer.identity, peer.address), now_s)
         if usage.is_rated:
             usage.spend(1, 0, now_s)
-            await waits_of(usage).wait_turn()
+            await usage.wait_turn()
 
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
         # A streaming answer wraps its errors.

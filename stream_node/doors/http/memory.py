@@ -16,7 +16,6 @@ from starlette.types import Receive
 
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import Usage, Usages
-from ockam.transport.connection_usage import waits_of
 from stream_node.doors.http.guard import place_of
 from stream_node.doors.http.problems import RETRY, Problem
 from stream_node.node.config import Config
@@ -88,7 +87,7 @@ class RequestMemory:
     async def wait_room(self) -> None:
         """Waits while an identity has more bytes than it may hold. The request holds nothing that others wait for."""
         while (over := self._find_over()) is not None:
-            await waits_of(over).wait_room()
+            await over.wait_room()
 
     @asynccontextmanager
     async def making(self, size_bytes: int) -> AsyncIterator[None]:

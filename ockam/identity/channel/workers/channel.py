@@ -11,7 +11,7 @@ and the cipher protects nothing once a nonce is used twice with one key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,7 +31,6 @@ from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.quotas.limits import Bucket
 from ockam.quotas.usage import UNLIMITED, Usage
-from ockam.transport.connection_usage import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX
 from ockam.transport.wire_head import HEAD
 
@@ -91,7 +90,9 @@ class ChannelWorker(Worker):
         self.identity: PeerIdentity | None = None
         self.used_at_s = trio.current_time()
         self.gone_at_s: float | None = None
-        self._waiting = ChannelWaiting(node, nursery, addresses[0])
+        self._nursery = nursery
+        self._waits = False
+        self._wait_scope = trio.CancelScope()
         self._failures = 0
         # The memory of the channel counts for the same limit as the memory of its connection.
         self._holdings = first.origin.holdings.beside(self.forget, lambda: self.end("memory"))
@@ -106,7 +107,8 @@ class ChannelWorker(Worker):
         # Also after a crash: whoever has this object cannot encrypt with it any more.
         self.machine.end()
         self._holdings.end()
-        self._waiting.end()
+        # Nothing more comes through the channel, so nobody needs to wait.
+        self._wait_scope.cancel()
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
@@ -248,8 +250,32 @@ class ChannelWorker(Worker):
                 self._owner.count_drop("channel_forward", len(messages) - len(local_ones))
                 messages = local_ones
                 break
-        fed = self._node.deliver_run(messages)
-        self._waiting.note(messages, fed, None if self._usage is self._below.usage else self._usage)
+        full = [mailbox for mailbox in self._node.deliver_run(messages) if mailbox.full]
+        # If the usage is that of the connection, the connection has counted the messages already.
+        usage, is_over = self._usage, False
+        is_limited = usage is not self._below.usage and (usage.is_rated or usage.counts_bytes)
+        if is_limited and messages:
+            now_s = trio.current_time()
+            usage.spend(len(messages), sum(len(message.payload) for message in messages), now_s)
+            is_over = usage.is_over or usage.delay_s(now_s)[0] > 0
+        # One task waits for all reasons. Meanwhile the mailbox of the channel counts as full.
+        own = self._node.find_mailbox(self.inner)
+        if (full or is_over) and not self._waits and own is not None:
+            self._waits = True
+            own.hold()
+            self._wait_scope = trio.CancelScope()
+            self._nursery.start_soon(self._wait, own, full, usage if is_limited else None)
+
+    async def _wait(self, own: Mailbox, full: list[Mailbox], usage: Usage | None) -> None:
+        """Makes the senders to this channel wait, while workers are full or the identity exceeds its limits."""
+        with self._wait_scope:
+            for mailbox in full:
+                await mailbox.wait_room()
+            if usage is not None:
+                await usage.wait_turn()
+                await usage.wait_room()
+            self._waits = False
+            own.admit()
 
     def _control(self, plaintext: bytes) -> bool:
         now_s = trio.current_time()
@@ -327,46 +353,3 @@ class ChannelWorker(Worker):
 
 def _is_local(onward: Route) -> bool:
     return onward[0].type == LOCAL and not onward[0].value.startswith(CONNECTION_PREFIX)
-
-
-class ChannelWaiting:
-    """Makes the senders to one channel wait, while workers are full or an identity exceeds its limits."""
-
-    def __init__(self, node: Node, nursery: trio.Nursery, inner: Address) -> None:
-        self._node = node
-        self._nursery = nursery
-        self._inner = inner
-        self._waits = False
-        self._scope = trio.CancelScope()
-
-    def note(self, messages: Sequence[Message], fed: Iterable[Mailbox], usage: Usage | None) -> None:
-        """Counts messages that have left the channel into the mailboxes `fed`, and makes the senders wait if need be.
-        usage: the usage of the channel's identity; None if the connection has counted the messages already."""
-        full = [mailbox for mailbox in fed if mailbox.full]
-        limited = usage if usage is not None and (usage.is_rated or usage.counts_bytes) else None
-        is_over = False
-        if limited is not None and messages:
-            now_s = trio.current_time()
-            limited.spend(len(messages), sum(len(message.payload) for message in messages), now_s)
-            is_over = limited.is_over or limited.delay_s(now_s)[0] > 0
-        # One task waits for all reasons. Meanwhile the mailbox of the channel counts as full.
-        own = self._node.find_mailbox(self._inner)
-        if (full or is_over) and not self._waits and own is not None:
-            self._waits = True
-            own.hold()
-            self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._wait, own, full, limited)
-
-    def end(self) -> None:
-        """Ends the wait, because the channel has ended: nothing more comes through it. Safe to repeat."""
-        self._scope.cancel()
-
-    async def _wait(self, own: Mailbox, full: list[Mailbox], usage: Usage | None) -> None:
-        with self._scope:
-            for mailbox in full:
-                await mailbox.wait_room()
-            if usage is not None:
-                await waits_of(usage).wait_turn()
-                await waits_of(usage).wait_room()
-            self._waits = False
-            own.admit()
