@@ -24,6 +24,7 @@ from __future__ import annotations
 import keyword
 import struct
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from bare import model
@@ -247,16 +248,15 @@ class _DecoderCompiler(Compiler):
 
     def _struct(self, node: model.StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []
-        run: list[Number] = []
         # Adjacent numbers of fixed size are unpacked with one call; a single u8 is read by its index.
-        for index, (_, item) in enumerate(node.fields):
-            if isinstance(item, Number):
-                run.append(item)
-                following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
-                if not isinstance(following, Number):
-                    values += [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
-                    at, run = at.plus(sum(part.size for part in run)), []
-            else:
+        for _, run in groupby((item for _, item in node.fields), lambda item: isinstance(item, Number)):
+            items = list(run)
+            numbers = [item for item in items if isinstance(item, Number)]
+            if numbers:
+                values += [self._byte(at)] if [each.code for each in numbers] == ["B"] else self._numbers(numbers, at)
+                at = at.plus(sum(each.size for each in numbers))
+                continue
+            for item in items:
                 value, at = self._part(item, at)
                 values.append(value)
         # A keyword of Python can be the name of a field, but not of an argument in a call.

@@ -23,6 +23,7 @@ from __future__ import annotations
 import keyword
 import struct
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 from bare import model
@@ -235,20 +236,17 @@ class _EncoderCompiler(Compiler):
     def _struct(self, node: model.StructType, value: str) -> list[str]:
         self.line(_is_not(value, self.constant(node.cls)))
         parts: list[str] = []
-        run: list[Number] = []
-        values: list[str] = []
         # Adjacent numbers of fixed size are packed with one call.
-        for index, (name, item) in enumerate(node.fields):
-            field = self.name("v")
-            read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"
-            self.line(f"{field} = {read}")
-            if isinstance(item, Number):
-                run.append(item)
-                values.append(field)
-                following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
-                if not isinstance(following, Number):
-                    parts += self._numbers(run, values)
-                    run, values = [], []
-            else:
-                parts += self._part(item, field)
+        for _, run in groupby(node.fields, lambda field: isinstance(field[1], Number)):
+            numbers: dict[str, Number] = {}
+            for name, item in run:
+                field = self.name("v")
+                read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"
+                self.line(f"{field} = {read}")
+                if isinstance(item, Number):
+                    numbers[field] = item
+                else:
+                    parts += self._part(item, field)
+            if numbers:
+                parts += self._numbers(list(numbers.values()), list(numbers))
         return parts

@@ -104,8 +104,10 @@ class _Reader(_Walk):
         self.at = at
         self._data = data
 
-    def error(self, what: str, offset: int | None = None) -> DecodeError:
-        return DecodeError(what, self.at if offset is None else offset, self.path())
+    def error(
+        self, what: str, offset: int | None = None, need: int | None = None, have: int | None = None
+    ) -> DecodeError:
+        return DecodeError(what, self.at if offset is None else offset, self.path(), need, have)
 
     def _plain_value(self, node: BareType, *value: Any) -> Any:
         match node:
@@ -147,7 +149,7 @@ class _Reader(_Walk):
     def _bytes(self, size: int, what: str) -> bytes:
         have = len(self._data) - self.at
         if size > have:
-            raise DecodeError(f"{what} needs {size} bytes and has {have}", self.at, self.path(), size, have)
+            raise self.error(f"{what} needs {size} bytes and has {have}", self.at, size, have)
         start, self.at = self.at, self.at + size
         return self._data[start : self.at]
 
@@ -155,13 +157,8 @@ class _Reader(_Walk):
         start, value = self.at, 0
         for index in range(VARINT_BYTES_MAX):
             if self.at == len(self._data):
-                raise DecodeError(
-                    f"{what} ends in the middle" if index else f"{what} is missing",
-                    start,
-                    self.path(),
-                    index + 1,
-                    index,
-                )
+                fault = "ends in the middle" if index else "is missing"
+                raise self.error(f"{what} {fault}", start, index + 1, index)
             byte = self._data[self.at]
             self.at += 1
             value |= (byte & 127) << index * 7
@@ -206,13 +203,7 @@ class _Reader(_Walk):
     def _room(self, what: str, count: int, least: int) -> None:
         need, have = count * least, len(self._data) - self.at
         if need > have:
-            raise DecodeError(
-                f"{what} of {count} needs at least {need} bytes and has {have}",
-                self.at,
-                self.path(),
-                need,
-                have,
-            )
+            raise self.error(f"{what} of {count} needs at least {need} bytes and has {have}", self.at, need, have)
 
     def _list(self, node: model.ListType) -> list[Any]:
         least = self._least[id(node.item)]

@@ -265,7 +265,7 @@ class Forwarders:
             registration = Registration(address, origin.identity, origin.party, stores=request.stores)
         elif registration.owner != origin.identity:
             raise ProtocolError(f"the address {registration.address} belongs to another identity; choose another name")
-        self._leave(registration)
+        registration.origin.lifetime.unwatch(registration)
         registration.route, registration.origin = message.return_route, origin
         registration.confirms = request.confirms
         if registration.stores < request.stores:
@@ -304,7 +304,7 @@ class Forwarders:
         """Ends an address. Safe to repeat."""
         if self.all.get(registration.address) is registration:
             self.forget(registration)
-            self._leave(registration)
+            registration.origin.lifetime.unwatch(registration)
             self._node.unregister(registration.address)
 
     def forget(self, registration: Registration) -> None:
@@ -323,9 +323,6 @@ class Forwarders:
     def find_worker(self, registration: Registration) -> Forwarder | None:
         worker = self._node.find_worker(registration.address)
         return worker if isinstance(worker, Forwarder) else None
-
-    def _leave(self, registration: Registration) -> None:
-        registration.origin.lifetime.unwatch(registration)
 
     def _gone(self, registration: Registration, origin: Origin, has_ended: bool) -> None:
         if has_ended and registration.origin is origin:

@@ -205,12 +205,9 @@ class Connection(Worker):
             rest = b"".join(pieces)
         machine.sent_bytes += size_bytes - len(rest)
         self._usage.note_sent(size_bytes)
-        if rest and machine.state is not TransportState.CLOSED:
-            self._queue(rest)
-
-    def _queue(self, data: bytes) -> None:
-        machine = self._machine
-        machine.backlog.add(data)
+        if not rest or machine.state is TransportState.CLOSED:
+            return
+        machine.backlog.add(rest)
         if machine.state is not TransportState.DRAINING:
             self._ensure_sending()
         # Above the soft limit, no requests of this peer are read, and other peers that send to it wait, except links.

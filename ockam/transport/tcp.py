@@ -354,20 +354,17 @@ class TcpTransport:
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")
             # The requests that were forwarded over it get no answer any more, so their senders are informed.
-            self._report_gone(connection)
+            requests, reason = connection.open_requests, ENDED if fault is None else f"{ENDED}: {fault}"
+            if requests is not None and connection.link is not None:
+                connection.link.ended(requests)
+            elif requests is not None:
+                with self._node.batch():
+                    for route in requests.take():
+                        self._node.deliver(destination_unreachable(route, connection.peer, reason))
 
     def _note_tls_refused(self, connection: Connection, reason: str) -> None:
         if self._node.gate is not None:
             self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
-
-    def _report_gone(self, connection: Connection) -> None:
-        reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
-        if connection.open_requests is not None and connection.link is not None:
-            connection.link.ended(connection.open_requests)
-        elif connection.open_requests is not None:
-            with self._node.batch():
-                for route in connection.open_requests.take():
-                    self._node.deliver(destination_unreachable(route, connection.peer, reason))
 
     def _missed(self, message: Message) -> None:
         """Answers a remote peer's request whose next hop is an ended connection: the peer then asks for a new route."""

@@ -40,13 +40,12 @@ logger = structlog.get_logger(__name__)
 def load_trusted(file: Path) -> dict[bytes, str]:
     """Returns the names of the trusted identities by identifier; none without a file. Raises IdentityFileError."""
     trusted = {}
-    for number, line in enumerate(_read_lines(file), 1):
-        text, _, name = line.strip().partition(" ")
-        if text and not text.startswith("#"):
-            try:
-                trusted[parse_identifier(text)] = name.strip()
-            except InvalidIdentifier as error:
-                raise IdentityFileError("undecodable", f"{file}, line {number}: {error}") from error
+    for number, line in _read_lines(file):
+        text, _, name = line.partition(" ")
+        try:
+            trusted[parse_identifier(text)] = name.strip()
+        except InvalidIdentifier as error:
+            raise IdentityFileError("undecodable", f"{file}, line {number}: {error}") from error
     return trusted
 
 
@@ -175,9 +174,7 @@ class KnownHistories:
 def _load_known(file: Path) -> dict[bytes, tuple[bytes, ...]]:
     known = {}
     # A line that cannot be read must not be skipped: the old keys of its identity would be accepted again.
-    for number, line in enumerate(_read_lines(file), 1):
-        if not line or line.startswith("#"):
-            continue
+    for number, line in _read_lines(file):
         try:
             identifier, *hashes = line.split()
             changes = tuple(map(bytes.fromhex, hashes))
@@ -190,9 +187,11 @@ def _load_known(file: Path) -> dict[bytes, tuple[bytes, ...]]:
     return known
 
 
-def _read_lines(file: Path) -> list[str]:
+def _read_lines(file: Path) -> list[tuple[int, str]]:
+    """Returns the lines with their numbers, except comments and empty lines. Raises IdentityFileError."""
     try:
-        return without_seal(file.read_bytes()).decode().splitlines()
+        lines = [line.strip() for line in without_seal(file.read_bytes()).decode().splitlines()]
+        return [(number, line) for number, line in enumerate(lines, 1) if line and not line.startswith("#")]
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
