@@ -6,6 +6,7 @@ whose parts can be set after its creation. Two nodes are equal only if they are 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -263,7 +264,8 @@ class Shape(NamedTuple):
     """Facts about the types that a root type reaches, by the ids (`id()`) of these types.
 
     heads: the types that contain themselves: at least one of every cycle.
-    least: a lower bound of the encoded size of a value of each type, in bytes. It is 0 only for void.
+    least: the size of the smallest value of each type, in bytes. It is 0 only for void. A type without a finite value,
+    because it always contains itself, is missing.
     containers: how many lists and maps of variable length one message can have: none, one, or 2 for any larger number.
     """
 
@@ -292,12 +294,15 @@ def shape_of(root: BareType) -> Shape:
         elif id(below) not in order:
             on_path.add(id(below))
             stack.append((below, iter(parts(below))))
-    # A part that is not known yet counts as nothing, so the numbers are lower bounds. In a cycle, the second pass knows
-    # these parts, and finds higher ones.
-    least: dict[int, int] = {}
+    # A part of a cycle may have its size only after the whole, so the search is repeated until it finds nothing new.
+    least: dict[int, float] = {}
+    before: dict[int, float] | None = None
+    while least != before:
+        before = dict(least)
+        for node in order.values():
+            least[id(node)] = _least(node, [least.get(id(part), math.inf) for part in parts(node)])
     containers: dict[int, int] = {}
-    for node in (*order.values(), *(order.values() if heads else ())):
-        least[id(node)] = _least(node, [least.get(id(part), 0) for part in parts(node)])
+    for node in order.values():
         inside = sum(containers.get(id(part), 0) for part in parts(node))
         match node:
             case MapType() | ListType(length=None):
@@ -305,11 +310,12 @@ def shape_of(root: BareType) -> Shape:
             case ListType():
                 inside = 2 * inside
         containers[id(node)] = min(2, inside)
-    return Shape(frozenset(heads), least, containers[id(root)])
+    sizes = {key: size for key, size in least.items() if isinstance(size, int)}
+    return Shape(frozenset(heads), sizes, containers[id(root)])
 
 
-def _least(node: BareType, below: list[int]) -> int:
-    """Returns the lower bound for a type. below: those of its parts."""
+def _least(node: BareType, below: list[float]) -> float:
+    """Returns the size of the smallest value of a type. below: those of its parts; infinite if not known yet."""
     match node:
         case FixedIntType(size=size) | FloatType(size=size):
             return size

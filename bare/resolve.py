@@ -8,13 +8,12 @@ from __future__ import annotations
 import enum
 import types
 import typing
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from bare import model
-from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags, parts
+from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags, shape_of
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
 # The name of the BARE type for each plain Python type.
@@ -29,7 +28,12 @@ def resolve(annotation: Any) -> BareType:
         return annotation
     resolver = _Resolver()
     node = resolver.node(annotation)
-    _check_finite(resolver.structs.values())
+    least = shape_of(node).least
+    for struct in resolver.structs.values():
+        if id(struct) not in least:
+            raise TypeError(
+                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
+            )
     return node
 
 
@@ -163,29 +167,3 @@ class _Resolver:
         struct.fields = tuple(fields)
         struct.positional = len(cls.__match_args__)
         return struct
-
-
-def _check_finite(structs: Collection[model.StructType]) -> None:
-    """Raises TypeError for a struct that has no finite value, because it always contains itself. structs: of one type,
-    all of them."""
-    finite: set[int] = set()
-    # A new finite struct can make others finite, so the search is repeated until it finds none.
-    while grown := {id(each) for each in structs if all(_is_finite(part, finite) for part in parts(each))} - finite:
-        finite |= grown
-    for struct in structs:
-        if id(struct) not in finite:
-            raise TypeError(
-                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
-            )
-
-
-def _is_finite(node: BareType, finite: set[int]) -> bool:
-    match node:
-        case model.StructType():
-            return id(node) in finite
-        case model.UnionType():
-            return any(_is_finite(part, finite) for part in parts(node))
-        case model.ListType(length=int()):
-            return _is_finite(node.item, finite)
-        case _:
-            return True
