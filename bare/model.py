@@ -264,8 +264,7 @@ class Shape(NamedTuple):
     """Facts about the types that a root type reaches, by the ids (`id()`) of these types.
 
     heads: the types that contain themselves: at least one of every cycle.
-    least: the size of the smallest value of each type, in bytes. It is 0 only for void. A type without a finite value,
-    because it always contains itself, is missing.
+    least: the size of the smallest value of each type, in bytes. It is 0 only for void.
     containers: how many lists and maps of variable length one message can have: none, one, or 2 for any larger number.
     """
 
@@ -275,6 +274,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(root: BareType) -> Shape:
+    """Returns the facts about a type. Raises TypeError for a struct that always contains itself, so has no end."""
     heads: set[int] = set()
     # All types, each after its parts, except a part whose own parts lead back to it.
     order: dict[int, BareType] = {}
@@ -294,23 +294,27 @@ def shape_of(root: BareType) -> Shape:
         elif id(below) not in order:
             on_path.add(id(below))
             stack.append((below, iter(parts(below))))
-    # A part of a cycle may have its size only after the whole, so the search is repeated until it finds nothing new.
     least: dict[int, float] = {}
     before: dict[int, float] | None = None
     while least != before:
-        before = dict(least)
+        # A part of a cycle may have its size only after the whole. So with cycles, the search is repeated until it
+        # finds nothing new.
+        before = dict(least) if heads else least
         for node in order.values():
             least[id(node)] = _least(node, [least.get(id(part), math.inf) for part in parts(node)])
     containers: dict[int, int] = {}
     for node in order.values():
-        inside = sum(containers.get(id(part), 0) for part in parts(node))
+        inside = sum([containers.get(id(part), 0) for part in parts(node)])
         match node:
             case MapType() | ListType(length=None):
                 inside = 1 + 2 * inside
             case ListType():
                 inside = 2 * inside
         containers[id(node)] = min(2, inside)
-    sizes = {key: size for key, size in least.items() if isinstance(size, int)}
+    for node in reversed(order.values()):
+        if isinstance(node, StructType) and least[id(node)] == math.inf:
+            raise TypeError(f"{node.cls.__name__} contains itself without end: make a field optional, a list or a map")
+    sizes = {key: int(size) for key, size in least.items()}
     return Shape(frozenset(heads), sizes, containers[id(root)])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bare import model
-from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags, shape_of
+from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
 # The name of the BARE type for each plain Python type.
@@ -21,20 +21,12 @@ PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type
 
 
 def resolve(annotation: Any) -> BareType:
-    """Returns the model of an annotation, or a model unchanged.
+    """Returns the model of an annotation, or a model unchanged. Raises TypeError for a type that BARE cannot express.
 
-    Raises TypeError for a type that BARE cannot express, and for a struct that contains itself without end."""
+    It is not checked whether each struct has a finite value: `shape_of` does that."""
     if isinstance(annotation, BareType):
         return annotation
-    resolver = _Resolver()
-    node = resolver.node(annotation)
-    least = shape_of(node).least
-    for struct in resolver.structs.values():
-        if id(struct) not in least:
-            raise TypeError(
-                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
-            )
-    return node
+    return _Resolver().node(annotation)
 
 
 def enum_type(cls: type[enum.IntEnum]) -> model.EnumType:
@@ -59,10 +51,11 @@ def check_map_key(key: BareType) -> None:
 class _Resolver:
     """A converter of one annotation, and of all annotations inside it, to the type model.
 
-    structs: the model of every struct class found so far, including classes whose fields are not converted yet."""
+    `_structs` has the model of every struct class found so far, including classes whose fields are not converted yet.
+    """
 
     def __init__(self) -> None:
-        self.structs: dict[type[Any], model.StructType] = {}
+        self._structs: dict[type[Any], model.StructType] = {}
         self._enums: dict[type[enum.IntEnum], model.EnumType] = {}
 
     def node(self, annotation: Any) -> BareType:
@@ -147,10 +140,10 @@ class _Resolver:
         return model.OptionalType(item)
 
     def _struct(self, cls: type[msgspec.Struct]) -> BareType:
-        if cls in self.structs:
-            return self.structs[cls]
+        if cls in self._structs:
+            return self._structs[cls]
         # The struct is known before its fields are converted, so that it can contain itself.
-        struct = self.structs[cls] = model.StructType(cls)
+        struct = self._structs[cls] = model.StructType(cls)
         if not cls.__struct_fields__:
             raise TypeError(f"{cls.__name__} has no fields: a struct must have at least one")
         try:
