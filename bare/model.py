@@ -274,7 +274,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(root: BareType) -> Shape:
-    """Returns the facts about a type. Raises TypeError for a struct that always contains itself, so has no end."""
+    """Returns the facts about a type. Raises TypeError for a struct without a finite value."""
     heads: set[int] = set()
     # All types, each after its parts, except a part whose own parts lead back to it.
     order: dict[int, BareType] = {}
