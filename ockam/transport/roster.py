@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import add, sub
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -67,12 +67,6 @@ class ConnectedPeer(Protocol):
     def close(self, reason: str) -> None: ...
 
 
-class _Mark(NamedTuple):
-    at_s: float
-    received_bytes: int
-    sent_bytes: int
-
-
 class Presence:
     """One connection. peer: its `host:port`. counted: the part of its traffic that counts for a party already."""
 
@@ -80,7 +74,8 @@ class Presence:
 
     def __init__(self, connection: ConnectedPeer, peer: str, now_s: float) -> None:
         self._connection = connection
-        self._since = self._last = _Mark(now_s, 0, 0)
+        # The times of the last two calls of `look`, each with the traffic until then.
+        self._since = self._last = now_s, Traffic()
         self._identity: Identity | None = None
         self._party = ""
         self.peer = peer
@@ -95,14 +90,13 @@ class Presence:
         return self._party
 
     def look(self, now_s: float) -> None:
-        found = self._connection.statistics()
-        self._since, self._last = self._last, _Mark(now_s, found.received_bytes, found.sent_bytes)
+        self._since, self._last = self._last, (now_s, Traffic.of(self._connection.statistics()))
 
     def rates(self, found: ConnectionStatistics, now_s: float) -> tuple[float, float]:
         """Returns the received and the sent bytes a second, since the second last call of `look`."""
-        seconds = max(now_s - self._since.at_s, SECONDS_MIN)
-        received, sent = found.received_bytes - self._since.received_bytes, found.sent_bytes - self._since.sent_bytes
-        return received / seconds, sent / seconds
+        since_s, before = self._since
+        seconds, moved = max(now_s - since_s, SECONDS_MIN), Traffic.of(found).less(before)
+        return moved.received_bytes / seconds, moved.sent_bytes / seconds
 
 
 class Roster:

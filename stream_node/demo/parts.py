@@ -37,7 +37,7 @@ from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from block_node.item_splitting import ItemBatch
 from block_node.protocol import Piece
-from ockam.identity.rules.rule_file import add_rule, make_rule
+from ockam.identity.rules.rule_file import change_rules, make_rule
 from stream_client import AccessDenied, Tls, TlsFailed, connect
 from stream_node.care.certificates import create_authority, create_certificate
 from stream_node.node.config import ENVIRONMENT_PREFIX
@@ -178,7 +178,7 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
         for name, each in certificates.items()
     }
     for name, may in RULES:
-        add_rule(rules, make_rule(f"{name} of secrets", [f"certificate:{name}"], may, [], ["secret."]))
+        change_rules(rules, (), (make_rule(f"{name} of secrets", [f"certificate:{name}"], may, [], ["secret."]),))
     settings = {"tls_client_ca": ca, "access_rules": rules}
     settings |= {"tls_certificate": node_certificate, "tls_certificate_key": node_certificate.with_suffix(".key")}
     environment = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}

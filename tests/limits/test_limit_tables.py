@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ockam.identity.rules.rights import Right
-from ockam.identity.rules.rule_file import RulesError, add_rule, parse_rules, remove_rule
+from ockam.identity.rules.rule_file import RulesError, change_rules, parse_rules
 from ockam.identity.rules.rules import Rule
 
 FILE = """
@@ -43,8 +43,8 @@ def test_rules_are_added_and_removed_beside_limits(tmp_path: Path) -> None:
     """A rule ends where limits begin, so removing it keeps them."""
     file = tmp_path / "access.toml"
     file.write_text(FILE)
-    add_rule(file, Rule("two", ("*",), may=Right.WRITE))
-    remove_rule(file, "one")
+    change_rules(file, (), (Rule("two", ("*",), may=Right.WRITE),))
+    change_rules(file, ("one",), ())
     found = parse_rules(file.read_text())
     assert (found.limits, [rule.name for rule in found.rules]) == (LIMITS, ["two"])
 

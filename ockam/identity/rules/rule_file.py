@@ -107,17 +107,10 @@ def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequen
     return rule
 
 
-def add_rule(file: Path, rule: Rule) -> None:
-    """Writes a rule to the end of the file, which is made if it is missing. Raises RulesError, OSError."""
-    change_rules(file, (), (rule,))
-
-
-def remove_rule(file: Path, name: str) -> Rule:
-    return change_rules(file, (name,), ())[0]
-
-
 def change_rules(file: Path, removed: Collection[str], added: Iterable[Rule]) -> list[Rule]:
-    """Removes rules by name and appends others, in one step. Returns the removed rules. Raises RulesError, OSError."""
+    """Removes rules by name and appends others, in one step. Returns the removed rules. Raises RulesError, OSError.
+
+    The file is made if it is missing and no rule is removed."""
     with lock_folder(file.parent):
         text = _read(file) if removed or file.exists() else ""
         gone: list[Rule] = []

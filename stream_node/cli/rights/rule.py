@@ -17,7 +17,7 @@ from stream_node.cli.values import UsageError, parse_end, time_text, utc_now
 if TYPE_CHECKING or RUNS:
     from ockam.identity.identity import ANONYMOUS, Identity
     from ockam.identity.rules.rights import RIGHT_NAMES, Demand
-    from ockam.identity.rules.rule_file import RulesError, add_rule, change_rules, load_rules, make_rule, remove_rule
+    from ockam.identity.rules.rule_file import RulesError, change_rules, load_rules, make_rule
     from ockam.identity.rules.rules import Rule, Rules
     from ockam.identity.rules.tokens import TokenRecord, check_name, create_token, load_tokens, revoke_token
     from stream_node.node.config_sources import load_config
@@ -63,7 +63,7 @@ def add(
     """
     file = rules.file()
     rule = make_rule(name, who, may or (), may_not or (), on)
-    add_rule(file, rule)
+    change_rules(file, (), (rule,))
     say({**_row(rule), "file": str(file)}, f"{name!r} is in {file}")
 
 
@@ -86,7 +86,7 @@ def remove(name: NameArgument, rules: RulesOptions = KNOWN_RULES) -> None:
     Example: stream-node rule remove "spark reads" --rules access.toml
     """
     file = rules.file()
-    rule = remove_rule(file, name)
+    (rule,) = change_rules(file, (name,), ())
     left = len(load_rules(file))
     say({**_row(rule), "file": str(file)}, f"{name!r} is removed; {counted(left, 'rule')} left")
 

@@ -173,7 +173,11 @@ class ChannelWorker(Worker):
                     return []
                 continue
             except PeerRefused as error:
-                self._refuse(message, error)
+                self._owner.refused(message.origin, error)
+                # Until it gets the refusal of its identity, the other side believes that the channel is open.
+                if error.close and message.return_route:
+                    self._node.send(Message(message.return_route, (), error.close))
+                self._owner.ended(self, error.reason, error.identity)
                 return []
             self._open(message)
             return run[position + 1 :]
@@ -190,13 +194,6 @@ class ChannelWorker(Worker):
             self.end(refusal)
             return
         self._move(message)
-
-    def _refuse(self, message: Message, error: PeerRefused) -> None:
-        """Sends the other side the refusal of its identity. Until then it believes that the channel is open."""
-        self._owner.refused(message.origin, error)
-        if error.close and message.return_route:
-            self._node.send(Message(message.return_route, (), error.close))
-        self._owner.ended(self, error.reason, error.identity)
 
     def _move(self, message: Message) -> None:
         """From now on, sends answers over the route by which this message came, for example over a new connection."""

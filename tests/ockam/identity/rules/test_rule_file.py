@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, Right
 from ockam.identity.rules.rule_file import (
     RulesError,
-    add_rule,
+    change_rules,
     load_rules,
     make_rule,
     parse_rules,
-    remove_rule,
     rule_text,
 )
 from ockam.identity.rules.rules import Rule
@@ -129,11 +128,11 @@ def test_a_rule_is_added_and_removed_and_comments_stay(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text(FILE)
     added = make_rule("new", ["anonymous"], ["read"], [], ["public/"])
-    add_rule(file, added)
+    change_rules(file, (), (added,))
     assert load_rules(file).rules == (SPARK, NOBODY, added)
-    assert remove_rule(file, "nobody deletes") == NOBODY
+    assert change_rules(file, ("nobody deletes",), ()) == [NOBODY]
     assert load_rules(file).rules == (SPARK, added)
-    remove_rule(file, "new")
+    change_rules(file, ("new",), ())
     assert file.read_text().startswith("# The rules of the shop.")
     assert "# every night" in file.read_text()
     assert load_rules(file).rules == (SPARK,)
@@ -143,14 +142,14 @@ def test_a_wrong_change_leaves_the_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text(FILE)
     with pytest.raises(RulesError, match="same name"):
-        add_rule(file, SPARK)
+        change_rules(file, (), (SPARK,))
     with pytest.raises(RulesError, match="has no rule 'x'"):
-        remove_rule(file, "x")
+        change_rules(file, ("x",), ())
     assert file.read_text() == FILE
     odd = FILE.replace('on = ""', 'on = ["""\n[[rule]]\n"""]')
     file.write_text(odd)
     with pytest.raises(RulesError, match="cannot change"):
-        remove_rule(file, "spark reads")
+        change_rules(file, ("spark reads",), ())
     assert file.read_text() == odd
 
 
