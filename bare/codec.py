@@ -94,14 +94,8 @@ class Decoder(Generic[T]):
         return found[0] if offset is None else found
 
 
-@functools.lru_cache(maxsize=CACHED_TYPES_MAX)
-def _encoder(type_: Any) -> Encoder[Any]:
-    return Encoder(type_)
-
-
-@functools.lru_cache(maxsize=CACHED_TYPES_MAX)
-def _decoder(type_: Any) -> Decoder[Any]:
-    return Decoder(type_)
+_encoder: Callable[[Any], Encoder[Any]] = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Encoder)
+_decoder: Callable[[Any], Decoder[Any]] = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Decoder)
 
 
 def encode(value: Any, type_: Any = None) -> bytes:

@@ -16,6 +16,8 @@ from bare import model
 from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
+# The types that the key of a map can have (section 2).
+KEYS = model.VarintType | model.FixedIntType | model.BoolType | model.StrType | model.DataType | model.EnumType
 # The name of the BARE type for each plain Python type.
 PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type(None): "void"}
 
@@ -40,14 +42,6 @@ def enum_type(cls: type[enum.IntEnum]) -> model.EnumType:
     return model.EnumType(cls, by_value)
 
 
-def check_map_key(key: BareType) -> None:
-    """Raises TypeError unless a map can have this key: an enum, or a primitive except f32, f64, void (section 2)."""
-    if not isinstance(
-        key, model.VarintType | model.FixedIntType | model.BoolType | model.StrType | model.DataType | model.EnumType
-    ):
-        raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
-
-
 class _Resolver:
     """A converter of one annotation, and of all annotations inside it, to the type model.
 
@@ -68,7 +62,8 @@ class _Resolver:
             return model.ListType(self._item(typing.get_args(annotation)[0]))
         if origin is dict:
             key, value = (self._item(part) for part in typing.get_args(annotation))
-            check_map_key(key)
+            if not isinstance(key, KEYS):
+                raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
             return model.MapType(key, value)
         if annotation is None or (isinstance(annotation, type) and annotation in PLAIN):
             return PRIMITIVES[PLAIN[type(None) if annotation is None else annotation]]

@@ -413,26 +413,24 @@ class TcpTransport:
         """Connects to a destination, and then sends the messages that wait for it. If it cannot be reached, drops them.
 
         is_own: see `OutgoingTls.find`."""
+        connection, reason = None, ""
         try:
             connection = await self.open_connection(destination, "auto", is_own)
         except (ConnectFailed, InvalidAddress) as error:
-            logger.warning(
-                "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
-            )
-            # The waiting messages cannot be sent. A sender that expects an answer gets one, and may ask again later.
-            waiting = self._dialling.pop((destination, is_own))
-            with self._node.batch():
-                while run := waiting.take_run():
-                    for message in run:
-                        self._node.count_drop("forward_failed")
-                        if reports_to_sender(message):
-                            self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
-            return
+            reason = str(error)
+            to = destination[:SHOWN_BYTES_MAX]
+            logger.warning("forward_failed", destination=to, reason=reason[:SHOWN_BYTES_MAX])
         # Messages go directly to the connection from now on, behind those that have waited.
-        if self._node.is_registered(connection.own_address):
+        if connection is not None and self._node.is_registered(connection.own_address):
             self._calls[destination, is_own] = connection
         waiting = self._dialling.pop((destination, is_own))
         with self._node.batch():
             while run := waiting.take_run():
                 for message in run:
-                    self._node.deliver(through(connection.own_address, message))
+                    if connection is not None:
+                        self._node.deliver(through(connection.own_address, message))
+                        continue
+                    # A sender that expects an answer gets one, and may ask again later.
+                    self._node.count_drop("forward_failed")
+                    if reports_to_sender(message):
+                        self._node.deliver(destination_unreachable(message.return_route, destination, reason))
