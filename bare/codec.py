@@ -94,8 +94,8 @@ class Decoder(Generic[T]):
         return found[0] if offset is None else found
 
 
-_encoder: Callable[[Any], Encoder[Any]] = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Encoder)
-_decoder: Callable[[Any], Decoder[Any]] = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Decoder)
+_encoder = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Encoder)
+_decoder = functools.lru_cache(maxsize=CACHED_TYPES_MAX)(Decoder)
 
 
 def encode(value: Any, type_: Any = None) -> bytes:
