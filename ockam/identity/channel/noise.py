@@ -80,9 +80,6 @@ class _Symmetric:
         self.mix_hash(data)
         return plaintext
 
-    def split(self) -> tuple[bytes, bytes]:
-        return _hkdf(self.ck, b"")
-
     def _next_nonce(self) -> bytes:
         self._nonce += 1
         return NONCE_ZEROS + (self._nonce - 1).to_bytes(8, "big")
@@ -177,7 +174,7 @@ class NoiseHandshake:
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
         """Returns the keys of the channel. Call it after the last message."""
-        first, second = self._symmetric.split()
+        first, second = _hkdf(self._symmetric.ck, b"")
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 
 
