@@ -24,17 +24,16 @@ from stream_service.appending import (
     COPY,
     AppendResponse,
     AppendStatus,
-    CopyRequest,
     CopyResponse,
     read_append,
     read_copy,
 )
 from stream_service.counters import NO_ROOM
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome
-from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_role
+from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_copy, store_role
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
-from stream_service.operations import StoreCopy, find_end
+from stream_service.operations import find_end
 from stream_service.protocol import PUSH
 from stream_service.publisher_rows import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
@@ -53,7 +52,6 @@ from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import (
     CHANGING,
-    COPYING,
     LOADING,
     SERVING,
     STAGED_MESSAGES_MAX,
@@ -359,17 +357,14 @@ class StreamWorker(ReadableStream):
             self.context.send_run(pushes.refused(self._route, failure))
         else:
             self._refuse(pushes, failure)
-        self._end_failed(error, restarts=self._is_foreign(error))
+        # Another part of the program has written to the stream, and no write of this worker is in doubt.
+        is_foreign = isinstance(error, IndexConflict) and not self._end_in_doubt
+        self._end_failed(error, restarts=is_foreign)
 
-    # The end of every write that has failed: an append, a copy or a change
-
-    def _is_foreign(self, error: StorageError) -> bool:
-        """Whether another part of the program has written to the stream, and no write of this worker is in doubt."""
-        return isinstance(error, IndexConflict) and not self._end_in_doubt
+    # The end of every write that has failed: an append or a change
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
-        """Goes on after a failed write. The caller has told the machine that the write has ended, and has answered it,
-        unless the worker restarts.
+        """Goes on after a failed write, which the caller has answered and ended in the machine.
 
         restarts: whether the error crashes the worker, so that it starts again and reads the stream again.
         """
@@ -447,59 +442,36 @@ class StreamWorker(ReadableStream):
     # Copies
 
     def copy(self, message: Message) -> bool:
-        copy = read_copy(message.payload, self._services.limits)
-        if self._bounds.refusal is not None:
-            raise ProtocolError(self._bounds.refusal)
+        request, bounds = read_copy(message.payload, self._services.limits), self._bounds
+        if bounds.refusal is not None:
+            raise ProtocolError(bounds.refusal)
         if self._gathered.messages:
             # The pushes before the copy must get their indexes first.
             return False
-        self._send_answers_behind()
-        machine = self._machine
         # The client asks again with the right index. Storing at another index would change the indexes of the messages.
-        if not machine.can_copy(copy.index):
-            self.context.send(self._copy_answer(message, copy, stored=False))
+        if bounds.next_index and request.index != bounds.next_index:
+            self._send_answers_behind()
+            response = CopyResponse(request.request_id, stored=False, next_index=bounds.next_index)
+            self.reply(message, COPY.encode_response(response))
             return True
-        refusal = self._services.counters.find_no_room([each.data for each in copy.messages])
+        refusal = self._services.counters.find_no_room([each.data for each in request.messages])
         if refusal is not None:
             self._refuse_copy(message, refusal)
             return True
-        machine.begin(COPYING)
-        if self._pulls is not None:
-            self._pulls.hold()
-        times = {"last_time_us": machine.last_time_us, "now_us": self._services.now_us()}
-        begins = machine.begins_with(copy.index)
-        done = self.context.guard(partial(self._copied, message, copy))
-        self._services.storage.submit_write(
-            StoreCopy(copy, self._bounds.stream_id, begins=begins, **times, on_done=done)
-        )
-        return True
 
-    def _copied(self, message: Message, copy: CopyRequest, operation: StoreCopy) -> None:
-        error = operation.error
-        if error is not None:
-            self._machine.end_copy(copy.index, 0, 0)
-            restarts = self._is_foreign(error)
-            if not restarts:
-                self._refuse_copy(message, str(error))
-            self._end_failed(error, restarts=restarts)
-            return
-        self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
-        # The copied messages are not in the tail, and a tail must not have gaps.
-        self._tail.clear()
-        if self._pulls is not None:
-            self._pulls.wake()
-        self.context.send(self._copy_answer(message, copy, stored=True))
-        self._settle()
+        def copied(operation: StreamChange[None]) -> None:
+            if operation.error is not None or operation.record is None:
+                self._refuse_copy(message, str(operation.error))
+                return
+            response = CopyResponse(request.request_id, stored=True, next_index=operation.record.next_index)
+            self.reply(message, COPY.encode_response(response))
+
+        return self.change(partial(store_copy, request=request, now_us=self._services.now_us()), copied)
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
-        answer = reply_to(message, self.context.address, failed_payload(reason))
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
-        self._send_late([answer])
-
-    def _copy_answer(self, message: Message, copy: CopyRequest, *, stored: bool) -> Message:
-        response = CopyResponse(copy.request_id, stored, self._bounds.next_index)
-        return reply_to(message, self.context.address, COPY.encode_response(response))
+        self._refuse_later(message, reason)
 
     # Changes of the whole stream
 
@@ -629,9 +601,7 @@ class StreamWorker(ReadableStream):
         return True
 
     def _refuse_later(self, message: Message, reason: str) -> None:
-        payload = failed_payload(reason)
-        delay_s = self._services.limits.error_delay_s
-        self.context.call_later(delay_s, lambda: self.reply(message, payload))
+        self._send_late([reply_to(message, self.context.address, failed_payload(reason))])
 
     # Sequence numbers
 
