@@ -14,7 +14,6 @@ from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.errors import AddressInUse
 from ockam.identity.identity import NODE
-from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.quotas.usage import Usage
 from ockam.transport.forwarding import RemoteStreams
@@ -97,10 +96,6 @@ class StreamDirectory(StreamServices):
         # The node's own workers write their streams by messages, like clients.
         keeper = self.find_keeper(name)
         return keeper is not None and keeper.keeper != NODE
-
-    def find_create_refusal(self, message: Message, name: str) -> str | None:
-        decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
-        return None if decision.allowed else decision.explanation
 
     def reserve(self, origin: Origin, addresses: Sequence[Address]) -> Reservation | str:
         """Counts partitions that are about to be made, until `give_back`. If there are too many, counts none of them

@@ -202,7 +202,7 @@ class PullQueue:
         pulls, blocked, unblocked = self._machine.take()
         # 1. These pulls are answered now, so their memory is not counted. Without blocked pulls, no watch is needed.
         for pull in unblocked:
-            self._count(pull, -1)
+            pull.consumer.holdings.note_waiting(-_size_in_memory(pull))
             if not self._machine.has_blocked(pull.consumer):
                 pull.consumer.holdings.unwatch((self, pull.consumer))
         if blocked:
@@ -388,7 +388,7 @@ class PullQueue:
         if is_gone:
             consumer.holdings.unwatch((self, consumer))
             for pull in self._machine.drop_blocked(consumer):
-                self._count(pull, -1)
+                pull.consumer.holdings.note_waiting(-_size_in_memory(pull))
             self._forget_room(consumer)
         elif self._machine.unblock(consumer):
             # The connection calls this in the middle of a send, so the pulls are answered afterwards.
@@ -397,10 +397,7 @@ class PullQueue:
     def _count_all(self, pulls: Iterable[Pull]) -> None:
         """Counts the memory of blocked pulls. Called last, because it may end connections and so drop their pulls."""
         for pull in pulls:
-            self._count(pull, 1)
-
-    def _count(self, pull: Pull, sign: int) -> None:
-        pull.consumer.holdings.note_waiting(sign * _size_in_memory(pull))
+            pull.consumer.holdings.note_waiting(_size_in_memory(pull))
 
     def _clear(self) -> tuple[list[Pull], list[Pull], list[Pull]]:
         """Removes and returns all waiting pulls, all blocked pulls and all long polls."""
@@ -412,7 +409,7 @@ class PullQueue:
             _unpark(pull)
         for pull in blocked:
             pull.consumer.holdings.unwatch((self, pull.consumer))
-            self._count(pull, -1)
+            pull.consumer.holdings.note_waiting(-_size_in_memory(pull))
         return waiting, blocked, long_polls
 
 

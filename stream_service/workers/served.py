@@ -55,8 +55,8 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
 
     return {
         # All pushes of a run become one append.
-        PUSH: write(Right.WRITE, StreamWorker.gather, stages=True),
-        extensions.PUSH_BATCH: write(Right.WRITE, StreamWorker.gather_batch, stages=True),
+        PUSH: write(Right.WRITE, StreamWorker.hold_push, stages=True),
+        extensions.PUSH_BATCH: write(Right.WRITE, StreamWorker.hold_push, stages=True),
         extensions.RICH_PUSH: write(Right.WRITE, StreamWorker.gather_rich),
         extensions.TRACE: write(Right.WRITE, StreamWorker.note_trace, stages=True),
         # Each is a write of its own, which begins when all earlier pushes are stored.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 import structlog
 
-from ockam.actors.address import Address, local
+from ockam.actors.address import local
 from ockam.actors.asker import ask_all, join_pages
 from ockam.actors.message import Message
 from ockam.actors.worker import HandlingFailed, Worker
@@ -19,11 +20,17 @@ from ockam.errors import AddressInUse
 from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
-from stream_service import protocol
 from stream_service.extensions import LIST, WHERE, ListRequest, ListResponse, StreamInfo, WhereResponse
 from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
 from stream_service.operations import describe_streams, ensure_streams
-from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
+from stream_service.protocol import (
+    CREATE,
+    CREATE_PARTITIONED,
+    CREATE_PARTITIONS,
+    CreatePartitions,
+    CreateStream,
+    PartitionCreated,
+)
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import Reservation, StreamDirectory
 from stream_storage.contract import Do
@@ -38,6 +45,8 @@ PART_DIGITS_MAX = 9
 
 PARTITIONS_PER_TURN = 4_096
 """The number of requested partitions after which the service worker lets the other workers of the node run."""
+
+PartitionedCreate: TypeAlias = Protocol[CreatePartitions, PartitionCreated]
 
 logger = structlog.get_logger(__name__)
 
@@ -92,58 +101,48 @@ class ServiceWorker(Worker):
             return Demand(STREAM_RIGHTS, None)
         if WHERE.is_in(payload):
             return Demand(STREAM_RIGHTS, WHERE.decode_request(payload).stream_name)
-        if CREATE.is_in(payload):
-            name, partitions = CREATE.decode_request(payload).stream_name, 1
-        else:
-            request = _partitioned_protocol(payload).decode_request(payload)
-            name, partitions = request.stream_name, request.partitions
-        self._check_partitions(partitions)
+        name, partitions, _ = self._read_create(payload)
         if name is None:
             return Demand(Right.CREATE, GENERATED_PREFIX)
-        # The gate remembers and audits the name, so it must be short.
-        _check_name(name)
         # Only the first and the last partition are looked up, because anybody may send creates. `_check_may_create`
         # refuses if one between them is missing. The node that serves a partition decides about that partition.
         part = _part_of(message)
         looked_at = (0, partitions - 1) if part is None else (part, part)
-        exists = all(self._may_exist(stream_address(name, partition)) for partition in looked_at)
+        addresses = [stream_address(name, partition) for partition in looked_at]
+        exists = all(self._directory.node.is_registered(each) or self._directory.is_remote(each) for each in addresses)
         return Demand(STREAM_RIGHTS if exists else Right.CREATE, name)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
 
     def _create(self, message: Message) -> int:
-        payload = message.payload
+        asked, partitions, partitioned = self._read_create(message.payload)
         # A missing name is chosen here. The forwarded request contains the name, so that each partition's worker can
         # check it.
-        if CREATE.is_in(payload):
-            name, partitions = self._name(CREATE.decode_request(payload).stream_name), 1
+        name = self._directory.new_name() if asked is None else asked
+        if partitioned is None:
             forwarded = CREATE.encode_request(CreateStream(name))
         else:
-            partitioned = _partitioned_protocol(payload)
-            request = partitioned.decode_request(payload)
-            name, partitions = self._name(request.stream_name), request.partitions
-            self._check_partitions(partitions)
             forwarded = partitioned.encode_request(CreatePartitions(name, partitions))
         # Each partition's worker gets a copy of the request, and answers the client from its own address.
         part = _part_of(message)
         wanted = range(partitions) if part is None else range(part, min(part + 1, partitions))
-        missing, requests = [], []
+        missing, requests, remote_streams = [], [], self._directory.remote_streams
         for partition in wanted:
             address = stream_address(name, partition)
-            if self._directory.is_remote(address):
-                self._send_to_owner(address, partition, message, forwarded)
+            if remote_streams is not None and remote_streams.is_remote(address):
+                route = (PART_ADDRESS, local(str(partition)))
+                remote_streams.send(address, Message(route, message.return_route, forwarded, message.origin))
                 continue
             if not self._directory.node.is_registered(address):
                 missing.append(partition)
             requests.append(Message((address,), message.return_route, forwarded, message.origin))
         # A stream that a part of the node writes is created only by this part. For an existing one, a client may get
         # the Init.
-        if missing:
-            self._check_may_create(message, name)
         if not missing:
             self.context.send_run(requests)
             return partitions
+        self._check_may_create(message, name)
         directory, addresses = self._directory, [stream_address(name, partition) for partition in missing]
         reserved = directory.reserve(message.origin, addresses)
         if isinstance(reserved, str):
@@ -154,22 +153,17 @@ class ServiceWorker(Worker):
         directory.storage.submit_write(Do(work, made))
         return partitions
 
-    def _may_exist(self, address: Address) -> bool:
-        return self._directory.node.is_registered(address) or self._directory.is_remote(address)
-
-    def _send_to_owner(self, address: Address, partition: int, message: Message, payload: bytes) -> None:
-        remote_streams = self._directory.remote_streams
-        assert remote_streams is not None, "another node serves the partition"
-        route = (PART_ADDRESS, local(str(partition)))
-        remote_streams.send(address, Message(route, message.return_route, payload, message.origin))
-
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
 
         The rules were asked when the message arrived. If the stream existed then and was deleted since, they were not
         asked for the right to create.
         """
-        refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
+        decision, gate = (
+            self._directory.kept.decide(message.origin.identity, Demand(Right.CREATE, name)),
+            self._directory.node.gate,
+        )
+        refusal = None if decision.allowed else decision.explanation
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
             refusal = f"{DENIED}{rights_text(Right.CREATE)} on {name!r}: the stream or a partition of it was deleted"
         if refusal is not None:
@@ -254,16 +248,22 @@ class ServiceWorker(Worker):
         work = partial(describe_streams, prefix=request.prefix, after=after, limit=limit)
         self._directory.storage.submit_read(Do(work, self.context.guard(listed)))
 
-    def _name(self, asked: str | None) -> str:
-        if asked is None:
-            return self._directory.new_name()
-        _check_name(asked)
-        return asked
-
-    def _check_partitions(self, partitions: int) -> None:
+    def _read_create(self, payload: bytes) -> tuple[str | None, int, PartitionedCreate | None]:
+        """Returns the name and the number of partitions in a create, and its protocol if that is one for several
+        partitions. Raises ProtocolError."""
+        if CREATE.is_in(payload):
+            name, partitions, partitioned = CREATE.decode_request(payload).stream_name, 1, None
+        else:
+            partitioned = _partitioned_protocol(payload)
+            request = partitioned.decode_request(payload)
+            name, partitions = request.stream_name, request.partitions
         most = self._directory.limits.partitions_max
         if not 1 <= partitions <= most:
             raise ProtocolError(f"{partitions} partitions; a stream has 1 to {most}")
+        # The gate remembers and audits the name, so it must be short.
+        if name is not None:
+            _check_name(name)
+        return name, partitions, partitioned
 
 
 def _check_name(name: str) -> None:
@@ -282,7 +282,7 @@ def _part_of(message: Message) -> int | None:
     return int(part)
 
 
-def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol.PartitionCreated]:
+def _partitioned_protocol(payload: bytes) -> PartitionedCreate:
     for candidate in (CREATE_PARTITIONED, CREATE_PARTITIONS):
         if candidate.is_in(payload):
             return candidate

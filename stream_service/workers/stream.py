@@ -213,16 +213,10 @@ class StreamWorker(ReadableStream):
 
     # The writes of `served_messages`. Each returns False if the message must wait.
 
-    def gather(self, message: Message) -> bool:
-        self._gathered.add(message, decode_push(message.payload))
-        return True
-
-    def gather_batch(self, message: Message) -> bool:
-        # A mailbox of batches has far more pushes than one of plain pushes. So batches above this limit wait undecoded.
-        if len(self._gathered.data) >= STAGED_MESSAGES_MAX:
-            return False
-        self._gathered.add_batch(message, decode_batch(message.payload))
-        return True
+    def hold_push(self, message: Message) -> bool:
+        # `_decode` gathers every other push. A mailbox of batches has far more pushes than one of plain pushes, so
+        # batches above STAGED_MESSAGES_MAX wait undecoded.
+        return False
 
     def note_trace(self, message: Message) -> bool:
         # A node that does not trace drops the message.
@@ -239,7 +233,9 @@ class StreamWorker(ReadableStream):
             # The stored sequence numbers are read at the first push that has one, and again after they were forgotten.
             # The pushes that are gathered already are stored before.
             if not self._gathered.messages:
-                self._load_sequences()
+                self._send_answers_behind()
+                self._machine.begin(LOADING)
+                self._publishers.load(self.context.guard(self._sequences_loaded))
             return False
         self._publishers.claim(message, request)
         self._gathered.add_rich(message, request)
@@ -403,18 +399,12 @@ class StreamWorker(ReadableStream):
         with suppress(StorageClosed):
             self._services.storage.submit_write(Do(work, self.context.guard(found)))
 
-    def _take_end(self) -> StoredStream | None:
-        """Returns the stream as the search for its end has found it, and forgets the search; None before it has."""
-        found, self._found_end = self._found_end, None
-        if found is not None:
-            self._end_in_doubt = False
-        return found
-
     def _adopt_end(self) -> None:
         """Goes on at the end that was found after messages in doubt, if it is found and no activity is under way."""
         # An activity that is under way has begun at the former end, where an append cannot succeed.
-        found = self._take_end() if self._machine.state is SERVING else None
-        if found is not None:
+        found = self._found_end
+        if found is not None and self._machine.state is SERVING:
+            self._found_end, self._end_in_doubt = None, False
             self._machine.move_end(found.record.next_index, found.last_time_us)
             # The sequence numbers of publishers are read again, and the tail must not have gaps.
             self._publishers.forget()
@@ -502,7 +492,8 @@ class StreamWorker(ReadableStream):
             self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
             return
         # The result of an earlier search of the end is dropped, because this operation knows a later end.
-        self._take_end()
+        if self._found_end is not None:
+            self._found_end, self._end_in_doubt = None, False
         self._machine.end_change(record, operation.last_time_us)
         self._bounds.set_history(operation.history)
         self._bounds.set_mirror(operation.mirror, self.identity[0])
@@ -604,11 +595,6 @@ class StreamWorker(ReadableStream):
         self._send_late([reply_to(message, self.context.address, failed_payload(reason))])
 
     # Sequence numbers
-
-    def _load_sequences(self) -> None:
-        self._send_answers_behind()
-        self._machine.begin(LOADING)
-        self._publishers.load(self.context.guard(self._sequences_loaded))
 
     def _sequences_loaded(self, operation: Do[KnownSequences]) -> None:
         self._machine.end(LOADING)
