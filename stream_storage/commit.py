@@ -42,7 +42,11 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         # 5. The transaction is undone or in doubt. Operations in doubt are perhaps stored, so they are not repeated.
         #    Each pass of the loop has fewer operations than the last pass, so the loop ends.
         fatal = error.failure if isinstance(error, CommitInDoubt) else error
-        failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
+        failed = _tried(session, session.rollback)
+        if failed is not None:
+            # The session cannot be used any more.
+            failed.fatal = True
+        failed = failed or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
         if failed is not None or error.in_doubt or len(left) == len(pending):
             fail_all(left, error)
@@ -60,7 +64,9 @@ def _commit(session: Session) -> StorageError | None:
     # finds out; reporting a failure without asking would make producers send twice.
     stored = session.settle(error)
     if isinstance(stored, StorageError):
-        return _in_doubt(error, stored)
+        in_doubt = CommitInDoubt(stored) if stored.fatal else CommitUnsettled(stored)
+        in_doubt.__cause__ = error
+        return in_doubt
     return None if stored else error
 
 
@@ -109,20 +115,6 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
         if lost is not None:
             return lost
     return None
-
-
-def _tried_rollback(session: Session) -> StorageError | None:
-    """Rolls back. An error of the rollback is fatal, since the session cannot be used any more."""
-    error = _tried(session, session.rollback)
-    if error is not None:
-        error.fatal = True
-    return error
-
-
-def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
-    error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
-    error.__cause__ = failure
-    return error
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:

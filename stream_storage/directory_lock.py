@@ -101,7 +101,7 @@ class DirectoryLock:
             # restarted since the database was written.
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except BlockingIOError as error:
-            owner = self._read_owner()
+            owner = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
             os.close(self._file)
             raise DatabaseInUse(int(owner) if owner.isdigit() else None, directory) from error
         except OSError as error:
@@ -138,9 +138,6 @@ class DirectoryLock:
     def release_as_found(self) -> None:
         """Releases the lock of an owner that has changed nothing, so that the next owner makes the same checks."""
         self.release(clean=not self.left_unclean, log_kept=self.log_kept)
-
-    def _read_owner(self) -> bytes:
-        return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
         # The rest of the old content is cut off after the write: in this order a reader never finds the file empty.

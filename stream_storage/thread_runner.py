@@ -21,6 +21,7 @@ the next transaction, so a slower disk leads to larger transactions."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
@@ -123,7 +124,8 @@ class ThreadRunner(trio.abc.AsyncResource):
             for session in sessions:
                 session.close()
             raise
-        self.writer = WritingThread(sessions[0], database.upkeep(sessions[0]), self._post_written, times_appends)
+        post_written = partial(self._post, complete=self._complete_written)
+        self.writer = WritingThread(sessions[0], database.upkeep(sessions[0]), post_written, times_appends)
         self._readers = [
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
@@ -296,9 +298,6 @@ class ThreadRunner(trio.abc.AsyncResource):
                     self.writer.wake_up()
                 elif written:
                     self._complete_written(written)
-
-    def _post_written(self, operations: list[Operation]) -> None:
-        self._post(operations, self._complete_written)
 
     def _complete_written(self, operations: list[Operation]) -> None:
         self._short.note(self.writer.commit_s_last)

@@ -68,11 +68,7 @@ def compile_statement(statement: Statement) -> Compiled:
 def in_order(statement: Statement, compiled: Compiled, values: Values) -> list[Any]:
     """Returns the values of a statement's parameters in the order of PostgreSQL's text, and each text as bytes."""
     named = values if isinstance(values, Mapping) else dict(zip(statement.names, values, strict=True))
-    return [as_stored(named[name]) for name in compiled.positions]
-
-
-def as_stored(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
+    return [value.encode() if isinstance(value := named[name], str) else value for name in compiled.positions]
 
 
 class PostgresRows:

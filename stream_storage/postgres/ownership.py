@@ -249,17 +249,14 @@ class Freshness:
                     return
             run(b"ROLLBACK")
             if not is_on_standby:
-                self._report_left(epoch)
+                # The session can come to a former primary often, so it is logged once for each epoch of the writer.
+                if self._told_epoch != epoch:
+                    self._told_epoch = epoch
+                    logger.warning(
+                        "database_old_primary_left", reason="it lacks confirmed messages; end it, or make it a standby"
+                    )
                 pause()
                 raise DatabaseLost("the server takes writes, but the node writes to another one, which has more")
             if time.monotonic() > end_s:
                 raise DatabaseLost("the standby does not have all confirmed messages")
             pause()
-
-    def _report_left(self, epoch: int) -> None:
-        # The session can come to a former primary often, so it is logged once for each epoch of the writer.
-        if self._told_epoch != epoch:
-            self._told_epoch = epoch
-            logger.warning(
-                "database_old_primary_left", reason="it lacks confirmed messages; end it, or make it a standby"
-            )

@@ -88,7 +88,10 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
         manifest = write_manifest(target, now_us, schema_version, counts, database_bytes, sha256)
         durable_files.rename_durably(part, target / FILE_NAME)
     except BaseException as error:
-        _clean_up(target, made, target / MANIFEST_NAME, target / FILE_NAME)
+        for file in (target / MANIFEST_NAME, target / FILE_NAME):
+            file.unlink(missing_ok=True)
+        remove_parts(target / FILE_NAME)
+        durable_files.remove_folders(made)
         if isinstance(error, OSError | sqlite3.Error):
             raise storage_error(error) from error
         raise
@@ -184,13 +187,6 @@ def names_in(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise BackupError(f"{folder} cannot be used: {error.strerror or error}; choose another folder") from error
-
-
-def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
-    remove_parts(folder / FILE_NAME)
-    durable_files.remove_folders(made)
 
 
 def write_manifest(

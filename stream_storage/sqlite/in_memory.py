@@ -13,6 +13,7 @@ EMPTIED_MAX = 8
 KEPT_PAGES_MAX = 1_000
 """A database that has grown to more pages (of 4 KiB) than this is not kept."""
 
+_create_statements = cache(create_statements)
 _emptied: list[sqlite3.Connection] = []
 
 
@@ -40,21 +41,13 @@ class MemorySession(SqliteSession):
             self.rollback()
             (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
             if len(_emptied) < EMPTIED_MAX and pages <= KEPT_PAGES_MAX:
-                self._empty()
+                tables = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                self.connection.execute("BEGIN")
+                for (name,) in tables:
+                    self.connection.execute(f'DELETE FROM "{name}"')
+                self.connection.execute("COMMIT")
                 _emptied.append(self.connection)
                 is_kept = True
         finally:
             if not is_kept:
                 self.connection.close()
-
-    def _empty(self) -> None:
-        tables = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        self.connection.execute("BEGIN")
-        for (name,) in tables:
-            self.connection.execute(f'DELETE FROM "{name}"')
-        self.connection.execute("COMMIT")
-
-
-@cache
-def _create_statements() -> list[str]:
-    return create_statements()

@@ -102,7 +102,12 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
         raise NoRoomToUpgrade(database.parent, size_bytes + ROOM_BYTES, free_bytes)
     # 2. The copy is made in a folder with a temporary name, which the next start removes if it is not complete.
     now_us = time.time_ns() // 1_000
-    named = _new_folder(database.parent, version, now_us)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_us // 1_000_000))
+    first, count = database.parent / f"{UPGRADE_PREFIX}{version}-{stamp}", 1
+    named = first
+    while named.exists():
+        count += 1
+        named = first.with_name(f"{first.name}-{count}")
     part = named.with_name(named.name + PART_SUFFIX)
     make_folder(part, mode=0o700)
     copy = part / database.name
@@ -115,15 +120,6 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     failpoint("before_upgrade_backup_named")
     rename_durably(part, named)
     return named
-
-
-def _new_folder(directory: Path, version: int, now_us: int) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_us // 1_000_000))
-    folder, count = directory / f"{UPGRADE_PREFIX}{version}-{stamp}", 1
-    while folder.exists():
-        count += 1
-        folder = directory / f"{UPGRADE_PREFIX}{version}-{stamp}-{count}"
-    return folder
 
 
 def _check_copy(copy: Path, version: int, held: tuple[int, int, int]) -> None:

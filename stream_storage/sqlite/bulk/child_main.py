@@ -48,8 +48,14 @@ class SharedMemory:
 
     def grow(self, size_bytes: int) -> None:
         """Makes the memory at least this large. Raises OSError if the system has no room for it."""
-        if size_bytes > os.fstat(self.descriptor).st_size:
-            _allocate(self.descriptor, -(-size_bytes // STEP_BYTES) * STEP_BYTES)
+        if size_bytes <= os.fstat(self.descriptor).st_size:
+            return
+        size_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
+        if hasattr(os, "posix_fallocate"):
+            # Allocate the room here: if the system had no room at a later write, a signal would kill the process.
+            os.posix_fallocate(self.descriptor, 0, size_bytes)
+        else:
+            os.ftruncate(self.descriptor, size_bytes)
 
     def view(self, size_bytes: int) -> memoryview:
         """Returns a view of the first bytes, which later writes of the other process change. Raises EOFError if there
@@ -72,14 +78,6 @@ def _open_file() -> int:
         return os.memfd_create("stream-node")
     with tempfile.TemporaryFile(buffering=0) as file:
         return os.dup(file.fileno())
-
-
-def _allocate(descriptor: int, size_bytes: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        # Allocate the room here: if the system had no room at a later write, a signal would kill the process.
-        os.posix_fallocate(descriptor, 0, size_bytes)
-    else:
-        os.ftruncate(descriptor, size_bytes)
 
 
 REQUEST = struct.Struct("<qqqqB")
