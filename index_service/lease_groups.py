@@ -136,14 +136,11 @@ class LeaseGroups:
 
     def leave(self, key: GroupKey, member_id: str) -> None:
         """Ends the leases of a member whose connection has ended, as if the member had left the group."""
-        member = self._find_member(key, member_id)
+        member = self.find_member(key, member_id)
         if member is not None and member.latest is not None:
             self.lease(msgspec.structs.replace(member.latest, holding=[], leave=True), lambda result: None)
 
-    def has_member(self, key: GroupKey, member_id: str) -> bool:
-        return self._find_member(key, member_id) is not None
-
-    def _find_member(self, key: GroupKey, member_id: str) -> GroupMember | None:
+    def find_member(self, key: GroupKey, member_id: str) -> GroupMember | None:
         group = self._groups.get(key)
         return None if group is None or group.machine is None else group.machine.find_member(member_id)
 

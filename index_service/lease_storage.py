@@ -149,23 +149,17 @@ class WriteLeases(Operation):
         self.raised: dict[int, int] = {}
 
     def apply(self, session: Session) -> None:
-        self.raised = self._find_raised(session)
-        rows = [
-            fence_row((self.client_id, self.stream_name, row.partition), row.fence, row.holder, self.ttl_ms)
-            for row in self.changes
-            if row.partition not in self.raised
-        ]
-        session.execute_many(WRITE_FENCE, rows)
-
-    def _find_raised(self, session: Session) -> dict[int, int]:
+        self.raised = {}
         keys = [(self.client_id, self.stream_name, row.partition) for row in self.changes]
-        raised: dict[int, int] = {}
+        rows = []
         for row, key, stored in zip(self.changes, keys, _find(session, keys), strict=True):
-            # A damaged row may be replaced, but a damaged fence must not become that of later leases.
-            if stored is not None and stored[0] > row.fence:
+            if stored is None or stored[0] <= row.fence:
+                rows.append(fence_row(key, row.fence, row.holder, self.ttl_ms))
+            else:
+                # A damaged row may be replaced, but a damaged fence must not become that of later leases.
                 check_sealed(lease_fences.name, (*key, *stored), FENCE_REMEDY)
-                raised[row.partition] = int(stored[0])
-        return raised
+                self.raised[row.partition] = int(stored[0])
+        session.execute_many(WRITE_FENCE, rows)
 
 
 def fence_row(key: Key, fence: int, holder: str | None, ttl_ms: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class LeaseWaits:
     def sweep(self) -> None:
         """Forgets the requests of members that are no longer in their group."""
         for key, members in list(self._waiting.items()):
-            for member_id in [each for each in members if not self._groups.has_member(key, each)]:
+            for member_id in [each for each in members if self._groups.find_member(key, each) is None]:
                 del members[member_id]
             if not members:
                 del self._waiting[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,7 +47,7 @@ from index_service.protocol import (
     decode_request,
 )
 from ockam.actors.message import Message
-from ockam.protocol import Protocol, ProtocolError, find_name
+from ockam.protocol import ProtocolError, find_name
 
 Extension: TypeAlias = FencedSave | LoadRequest | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
@@ -151,10 +151,6 @@ def _check_texts(*texts: str) -> None:
 def _check_index(index: int | None) -> None:
     if index is not None and index > INDEX_MAX:
         raise BeyondLimit(f"index {index}; no stream goes beyond {INDEX_MAX}")
-
-
-def protocol_of_list(message: Message) -> Protocol[PositionsRequest, Any]:
-    return MARKED_POSITIONS if MARKED_POSITIONS.is_in(message.payload) else POSITIONS
 
 
 def list_payload(message: Message, request_id: int, positions: Sequence[SavedPosition], more: bool) -> bytes:

@@ -21,6 +21,8 @@ from index_service import limits, requests
 from index_service.accesses import Access, IndexRequests, PositionRow, list_positions, load_positions
 from index_service.extensions import (
     LOAD_POSITIONS,
+    MARKED_POSITIONS,
+    POSITIONS,
     SET_POSITION,
     FencedSave,
     LeaseRequest,
@@ -51,7 +53,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate
-from ockam.protocol import ProtocolError, error_payload, failed_payload
+from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from ockam.transport.forwarding import RemoteStreams
 from stream_storage.contract import Do, DoLittle, Session
 from stream_storage.errors import DatabaseCorrupt, StorageClosed, StorageError
@@ -333,7 +335,9 @@ class IndexWorker(Worker):
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
         service = self._service
-        protocol = requests.protocol_of_list(message)
+        protocol: Protocol[PositionsRequest, Any] = POSITIONS
+        if MARKED_POSITIONS.is_in(message.payload):
+            protocol = MARKED_POSITIONS
         # Other nodes may have positions in databases of their own.
         joined = partial(self._join_lists, message, request)
         if ask_all(self, service.remote_streams, PART_ADDRESS, message, protocol, joined):

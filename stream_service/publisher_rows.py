@@ -91,9 +91,9 @@ def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRo
     return found
 
 
-def find_publisher(session: Session, stream_id: int, publisher_id: bytes) -> PublisherRow | None:
-    """Returns the row of a publisher, or that of the mark; None if it is missing or damaged."""
-    row = session.execute(_FIND, (stream_id, publisher_id)).fetchone()
+def find_mark(session: Session, stream_id: int) -> PublisherRow | None:
+    """Returns the row of the mark; None if it is missing or damaged."""
+    row = session.execute(_FIND, (stream_id, MARK)).fetchone()
     found = None if row is None else _checked(row)
     return None if found is None else found[1]
 
@@ -111,7 +111,7 @@ def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, Publ
 
 def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
     """Writes the rows that are not exact yet for the messages before `end`. Returns whether it wrote any."""
-    begin = exact_before(record, find_publisher(session, record.stream_id, MARK))
+    begin = exact_before(record, find_mark(session, record.stream_id))
     if begin >= end:
         return False
     found = list_sequences(session, record.stream_id, begin, end)
@@ -184,7 +184,7 @@ def note_publishers(
     rows: the rows that have changed since the mark. None: they are read from the messages behind the mark, if these are
     at most LOADED_MAX. For a stream without a mark, they are read only if `makes_mark` is set.
     """
-    mark = find_publisher(session, stream_id, MARK)
+    mark = find_mark(session, stream_id)
     if rows is None and mark is None and not makes_mark:
         return True
     if mark is not None and mark.index >= end:

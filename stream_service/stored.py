@@ -6,6 +6,7 @@ StorageError. Functions that write are called inside a transaction.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -155,24 +156,19 @@ def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
     Inside one part, a binary search finds the index.
     """
     falls = session.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
+
+    def published_us(index: int) -> int:
+        # A message that is not stored counts as an earlier one.
+        found_us = find_time_us(session, record.stream_id, index)
+        return -1 if found_us is None else found_us
+
     end = record.next_index
     for start in (*(index for (index,) in reversed(falls) if index < end), record.first_index):
-        found = _first_in_part(session, record.stream_id, start, end, time_us)
+        found: int = start + bisect_left(range(start, end), time_us, key=published_us)
         if found > start:
             return found
         end = start
     return record.first_index
-
-
-def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_us: int) -> int:
-    while low < high:
-        middle = (low + high) // 2
-        found = find_time_us(session, stream_id, middle)
-        if found is None or found < time_us:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:

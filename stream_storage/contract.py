@@ -307,7 +307,7 @@ class Session(Protocol):
         them. Returns the number of free pages left; 0 if the database does this by itself."""
 
     def fence(self, owner: str) -> bool:
-        """Fences another member of the cluster, by its `stream_storage.contract.SharedEngine.owner`: from the commit of
+        """Fences another member of the cluster, by its `stream_storage.contract.Engine.owner`: from the commit of
         the open transaction on, that member can never commit again. Waits for its running transaction. Returns False if
         the member was fenced before. Raises StorageError; OperationFailed if the database has only one writer."""
 
@@ -387,6 +387,11 @@ class Engine(SessionSource, Protocol):
         """The file of the database, which another process can read; None if there is no such file."""
 
     @property
+    def owner(self) -> str | None:
+        """The unique text that stands for this process in a database to which the members of a cluster write, and by
+        which another member can fence it; None for a database with one writer."""
+
+    @property
     def is_local(self) -> bool:
         """Whether a commit waits for no other machine, so that a short one can be made in the trio thread."""
 
@@ -398,11 +403,3 @@ class Engine(SessionSource, Protocol):
 
     def close(self) -> None:
         """Closes the database. Its sessions must be closed already. Safe to repeat."""
-
-
-class SharedEngine(Engine, Protocol):
-    """The interface of a database to which several nodes write, the members of a cluster."""
-
-    @property
-    def owner(self) -> str:
-        """The unique text that stands for this process in the database, by which another member can fence it."""

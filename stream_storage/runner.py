@@ -99,7 +99,6 @@ class Completions:
         self.failed = 0
         self.callback_failures = 0
         self.closed = False
-        self._abandoned = False
         self._batches = batches
         self._idle: trio.Event | None = None
 
@@ -118,8 +117,6 @@ class Completions:
             # One batch for all of them: a connection that gets the answers of many operations sends them as one piece.
             with self._batches.batch():
                 for operation in operations:
-                    if self._abandoned:
-                        break
                     try:
                         operation.on_done(operation)
                     except Exception:
@@ -128,17 +125,9 @@ class Completions:
             # A worker of the node raised: the workers run at the end of the batch.
             self._note_failure(operations[0])
         # Count after the calls, so that every `on_done` has been called when `wait_idle` returns.
-        if not self._abandoned:
-            self.outstanding -= len(operations)
-            if not self.outstanding:
-                self._wake_idle()
-
-    def abandon(self) -> None:
-        """Forgets all outstanding operations, as if the process were killed: no `on_done` is called any more."""
-        self._abandoned = True
-        self.closed = True
-        self.outstanding = 0
-        self._wake_idle()
+        self.outstanding -= len(operations)
+        if not self.outstanding:
+            self.wake_idle()
 
     async def wait_idle(self) -> None:
         while self.outstanding:
@@ -150,7 +139,7 @@ class Completions:
         self.callback_failures += 1
         logger.exception("callback_failed", operation=type(operation).__name__)
 
-    def _wake_idle(self) -> None:
+    def wake_idle(self) -> None:
         if self._idle is not None:
             self._idle.set()
             self._idle = None

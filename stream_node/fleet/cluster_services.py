@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -30,7 +30,7 @@ from stream_node.node.keepers import chain_address
 from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
-from stream_storage.contract import Do, Engine, Session, SharedEngine, StreamRecord
+from stream_storage.contract import Do, Engine, Session, StreamRecord
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.runner import Runner
 
@@ -135,7 +135,8 @@ class NodeCluster:
             name, token, self._view = place.name, place.token, fixed_view(place.members)
         else:
             assert config.cluster is not None, "a member of a cluster has a name"
-            name, token = config.cluster, cast(SharedEngine, database).owner
+            assert database.owner is not None, "a cluster has a database with several writers"
+            name, token = config.cluster, database.owner
         self.router = Router(
             node,
             name,

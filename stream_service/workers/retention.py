@@ -6,6 +6,8 @@ It works in small steps with pauses, so that it never delays pushes. `workers.ad
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import structlog
 
 from ockam.actors.address import Address, local
@@ -58,21 +60,19 @@ class RetentionWorker(Worker):
             self._reclaim()
 
     def _reclaim(self) -> None:
-        reclaim = DoLittle(
-            lambda session: session.reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT), self.context.guard(self._reclaimed)
-        )
-        try:
-            self._directory.storage.submit_write(reclaim)
-        except StorageClosed:
-            return
+        def reclaimed(operation: DoLittle[int]) -> None:
+            if operation.error is not None:
+                logger.error("reclaim_failed", reason=str(operation.error))
+            if operation.error is None and operation.result > FREE_PAGES_KEPT:
+                self._reclaim()
+            else:
+                self.context.call_later(self._interval_s, self._begin_round)
 
-    def _reclaimed(self, operation: DoLittle[int]) -> None:
-        if operation.error is not None:
-            logger.error("reclaim_failed", reason=str(operation.error))
-        if operation.error is None and operation.result > FREE_PAGES_KEPT:
-            self._reclaim()
-        else:
-            self.context.call_later(self._interval_s, self._begin_round)
+        reclaim = DoLittle(
+            lambda session: session.reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT), self.context.guard(reclaimed)
+        )
+        with suppress(StorageClosed):
+            self._directory.storage.submit_write(reclaim)
 
 
 def register_retention(directory: StreamDirectory, interval_s: float) -> None:

@@ -63,6 +63,7 @@ class Database:
     Invariant: at most one session that writes is open, and each session is used by one thread at a time."""
 
     is_local = True
+    owner = None
 
     def __init__(
         self, directory: Path, lock: DirectoryLock | None, *, migrate: bool = True, migrations: Migrations = MIGRATIONS

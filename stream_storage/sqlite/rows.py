@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stream_storage.contract import Session
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped, storage_error
 from stream_storage.statement import Values
 
 
@@ -47,18 +47,14 @@ def execute(connection: sqlite3.Connection, statement: str, values: Values) -> S
         raise storage_error(error) from error
 
 
+@mapped()
 def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    try:
-        connection.executemany(statement, values)
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    connection.executemany(statement, values)
 
 
+@mapped()
 def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
-    try:
-        return [connection.execute(statement, each).fetchone() for each in values]
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    return [connection.execute(statement, each).fetchone() for each in values]
 
 
 def connection_of(session: Session) -> sqlite3.Connection:

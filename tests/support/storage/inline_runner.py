@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -13,6 +14,28 @@ from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatist
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 Delay = Callable[[], Awaitable[None]]
+
+
+class KilledCompletions(Completions):
+    """Completions that can be abandoned: then no `on_done` is called any more, as if the process were killed."""
+
+    _abandoned = False
+
+    def complete(self, operations: list[Operation]) -> None:
+        for operation in operations:
+            operation.on_done = partial(self._call, operation.on_done)
+        super().complete(operations)
+        if self._abandoned:
+            self.abandon()
+
+    def abandon(self) -> None:
+        self._abandoned = self.closed = True
+        self.outstanding = 0
+        self.wake_idle()
+
+    def _call(self, on_done: Callable[[Operation], None], operation: Operation) -> None:
+        if not self._abandoned:
+            on_done(operation)
 
 
 class InlineRunner:
@@ -32,7 +55,7 @@ class InlineRunner:
     ) -> None:
         self._nursery = nursery
         self._delay: Delay = trio.lowlevel.checkpoint if delay is None else delay
-        self._completions = Completions(NoBatches() if batches is None else batches)
+        self._completions = KilledCompletions(NoBatches() if batches is None else batches)
         self._session = source.session()
         self._read_session = source.read_session()
         self._writes: list[Operation] = []
