@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Integer, bindparam, literal_column, select, tuple_
 
-from index_service.extensions import PositionsRequest
+from index_service.extensions import LoadRequest, PositionsRequest
 from index_service.lease_storage import Key, find_fences, lease_fences
 from index_service.limits import INDEX_MAX
 from index_service.storage import RAISE, REPLACE, StoredPosition, checked, find_positions, saved_indexes, sealed_row
@@ -128,18 +128,16 @@ class IndexRequests(Operation):
         return after
 
 
-def load_positions(
-    session: Session, client_id: str, stream_name: str, partitions: Sequence[int], now_us: int, *, creates: bool
-) -> list[StoredPosition | None]:
-    """Returns the positions of one client in partitions of one stream, in order; None for a missing position.
-    With `creates`, missing positions are created with index 0. Raises DatabaseCorrupt."""
-    keys = [(client_id, stream_name, partition) for partition in partitions]
+def load_positions(session: Session, request: LoadRequest, now_us: int) -> list[StoredPosition | None]:
+    """Returns the positions that a client asks for, in order; None for a missing position. With `creates`, missing
+    positions are created with index 0. Raises DatabaseCorrupt."""
+    keys = [(request.client_id, request.stream_name, partition) for partition in request.partitions]
     rows = find_positions(session, keys)
     found: list[StoredPosition | None] = []
     for key in keys:
         row = rows[key]
         position = None if row is None else checked(key, row)
-        if position is None and creates:
+        if position is None and request.creates:
             position = StoredPosition(0, now_us, 0, now_us)
             session.execute(REPLACE, sealed_row(key, *position))
         found.append(position)

@@ -322,14 +322,7 @@ class IndexWorker(Worker):
             positions = [None if each is None else LoadedPosition(*each) for each in operation.result]
             self.reply(message, LOAD_POSITIONS.encode_response(LoadResponse(request.request_id, positions)))
 
-        work = partial(
-            load_positions,
-            client_id=request.client_id,
-            stream_name=request.stream_name,
-            partitions=request.partitions,
-            now_us=service.now_us(),
-            creates=request.creates,
-        )
+        work = partial(load_positions, request=request, now_us=service.now_us())
         operation = DoLittle(work, self._counted(loaded))
         (service.storage.submit_write if request.creates else service.storage.submit_read)(operation)
 

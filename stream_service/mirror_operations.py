@@ -115,11 +115,6 @@ def begin_aside(session: Session, change: AnyChange, name: str) -> None:
     mirror_rows.change_following(session, change.stream_id, aside_name=name, aside_messages=0)
 
 
-def skip_forward(session: Session, change: AnyChange, index: int) -> None:
-    """Moves a mirror without messages to a higher index, because its source has deleted the messages before."""
-    session.log.skip_to(change.stream_id, index)
-
-
 def cut_tail(session: Session, change: AnyChange, index: int, source_history: History, aside_messages: int) -> bool:
     """Deletes the last messages of a stream, down to `index`, but at most STEP_MESSAGES. Returns whether all are gone.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ockam.actors.address import Address, local
 
@@ -37,11 +37,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 GENERATED_PREFIX = "generated_"
-
-
-def generated_name(new_id: Callable[[], str]) -> str:
-    """Returns a name for a stream that was created without one: `generated_` and 8 hex digits."""
-    return f"{GENERATED_PREFIX}{new_id()[:8]}"
+"""The beginning of the name of a stream that was created without one. Eight hex digits follow."""
 
 
 def refusal_of_name(name: str) -> str | None:

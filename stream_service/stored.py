@@ -101,11 +101,6 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
     change_stream(session.execute, stream_id, attributes=encoded)
 
 
-def set_created(session: Session, stream_id: int, created_us: int) -> None:
-    """Stores another creation time of a stream: a mirror has that of its source. Raises DatabaseCorrupt."""
-    change_stream(session.execute, stream_id, created_us=created_us)
-
-
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
     """Returns a stream with its last time, retention and mirror row, which are stored beside its row."""
     return _stored(session, record, find_mirror(session, record.stream_id))

@@ -19,7 +19,7 @@ from ockam.quotas.usage import Usage
 from ockam.transport.forwarding import RemoteStreams
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
-from stream_service.names import generated_name, stream_address
+from stream_service.names import GENERATED_PREFIX, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.admin import find_kept, usable_retention
 from stream_service.workers.clock import Clock
@@ -84,7 +84,7 @@ class StreamDirectory(StreamServices):
 
     def new_name(self) -> str:
         while True:
-            name = generated_name(self.new_id)
+            name = f"{GENERATED_PREFIX}{self.new_id()[:8]}"
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 

@@ -44,11 +44,6 @@ def is_told(message: Message) -> bool:
     return bool(message.return_route) and message.return_route[-1].value.startswith(TOLD)
 
 
-def is_batched(message: Message) -> bool:
-    """Whether the sender of this push understands an answer to several pushes."""
-    return bool(message.return_route) and message.return_route[-1].value.startswith(BATCHED)
-
-
 def push_failure(message: Message, request: PushRequest | PushBatch | RichPush, failure: BatchFailure) -> bytes:
     """Encodes the answer to a push that failed. request: the decoded payload of the message.
 
@@ -250,7 +245,8 @@ class PushRun:
                     answers.append(Message(return_route, route, _stored(request_id, count, first_index, has_batch)))
                 if message.return_route is not return_route:
                     return_route = message.return_route
-                    joins = is_batched(message)
+                    # Whether the publisher understands an answer to several pushes.
+                    joins = bool(return_route) and return_route[-1].value.startswith(BATCHED)
                 request_id, first_index, count, has_batch = request.request_id, index, 0, False
             more = 1
             if isinstance(request, PushBatch):

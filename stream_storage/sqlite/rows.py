@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from stream_storage.contract import Session
-from stream_storage.sqlite.errors import mapped, storage_error
+from stream_storage.sqlite.errors import storage_error
 from stream_storage.statement import Values
 
 
@@ -45,16 +45,6 @@ def execute(connection: sqlite3.Connection, statement: str, values: Values) -> S
         return SqliteRows(connection.execute(statement, values))
     except sqlite3.Error as error:
         raise storage_error(error) from error
-
-
-@mapped()
-def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    connection.executemany(statement, values)
-
-
-@mapped()
-def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
-    return [connection.execute(statement, each).fetchone() for each in values]
 
 
 def connection_of(session: Session) -> sqlite3.Connection:

@@ -16,7 +16,7 @@ from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.sqlite.disk_diagnosis import diagnose, find_no_room
 from stream_storage.sqlite.errors import caused_error, mapped, storage_error
 from stream_storage.sqlite.log import SqliteLog
-from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
+from stream_storage.sqlite.rows import SqliteRows, execute
 from stream_storage.statement import Values
 
 TRIAL_ROOM_BYTES = 256 * 1024
@@ -50,11 +50,13 @@ class SqliteSession:
     def execute(self, statement: str, values: Values = ()) -> SqliteRows:
         return execute(self.connection, statement, values)
 
+    @mapped()
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
-        execute_many(self.connection, statement, values)
+        self.connection.executemany(statement, values)
 
+    @mapped()
     def find_many(self, statement: str, values: Sequence[Values]) -> list[Any]:
-        return find_many(self.connection, statement, values)
+        return [self.connection.execute(statement, each).fetchone() for each in values]
 
     def begin(self, *, deferred: bool = False) -> None:
         self._execute(self._begin)
@@ -68,8 +70,16 @@ class SqliteSession:
         if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
+    @mapped()
     def reclaim(self, pages: int, keep: int) -> int:
-        return reclaim(self.connection, pages, keep)
+        # One statement for each page: SQLite frees a page each time a row is asked for, and Python's driver asks only
+        # once, since the statement returns no columns.
+        for _ in range(min(pages, self._free_pages() - keep)):
+            self.connection.execute("PRAGMA incremental_vacuum(1)")
+        return self._free_pages()
+
+    def _free_pages(self) -> int:
+        return int(self.connection.execute("PRAGMA freelist_count").fetchone()[0])
 
     def fence(self, owner: str) -> bool:
         raise OperationFailed("a database file has one writer, and no other one to fence")
@@ -171,17 +181,3 @@ class SqliteSession:
             self.connection.execute(statement)
         except sqlite3.Error as error:
             raise storage_error(error) from error
-
-
-@mapped()
-def reclaim(connection: sqlite3.Connection, pages: int, keep: int) -> int:
-    """Gives pages back (`stream_storage.contract.Session.reclaim`). Returns the number of free pages left."""
-    # One statement for each page: SQLite frees a page each time a row is asked for, and Python's driver asks only once,
-    # since the statement returns no columns.
-    for _ in range(min(pages, _free_pages(connection) - keep)):
-        connection.execute("PRAGMA incremental_vacuum(1)")
-    return _free_pages(connection)
-
-
-def _free_pages(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -27,7 +27,6 @@ from stream_node.fleet.mirror.mirror import (
     SourceRefused,
 )
 from stream_node.fleet.mirror.protocol import MirrorCondition
-from stream_service import stored
 from stream_service.extensions import INFO, InfoRequest
 from stream_service.mirror_operations import (
     AnyChange,
@@ -35,7 +34,6 @@ from stream_service.mirror_operations import (
     copy_aside,
     cut_tail,
     find_record,
-    skip_forward,
     store_mirrored,
     take_history,
 )
@@ -55,6 +53,7 @@ from stream_service.stored import StoredStream
 from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.history import History, find_parting
+from stream_storage.stream_rows import change_stream
 
 WAIT_S = 1.0
 """How long the source may delay an answer while it has no new message: the interval of answers to an idle mirror."""
@@ -243,7 +242,7 @@ class MessageCopier:
 
             def take(session: Session, change: AnyChange) -> None:
                 # The positions of its consumers belong to the new creation time, too.
-                stored.set_created(session, change.stream_id, created_us)
+                change_stream(session.execute, change.stream_id, created_us=created_us)
                 move_positions(session, name, partition, before_us, created_us)
 
             await self._stream.change(take)
@@ -284,7 +283,8 @@ class MessageCopier:
             stream.get_worker().admin.follow(stream.bounds.next_index)
             await trio.sleep(TRUNCATE_LOOK_S)
         if index > stream.bounds.next_index:
-            await stream.change(partial(skip_forward, index=index))
+            # The mirror has no messages now.
+            await stream.change(lambda session, change: session.log.skip_to(change.stream_id, index))
 
 
 async def set_aside(stream: LocalStream, row: MirrorRow, index: int, source_history: History) -> None:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from index_service.accesses import Access, IndexRequests, load_positions
+from index_service.extensions import LoadRequest
 from stream_service.operations import ensure_streams
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Do, ignore_done
@@ -43,7 +44,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_and_its_writer_is_fenced(
     new = PostgresDatabase.open(server.url_of("postgres"), directory=tmp_path / "new", member="new")
     session = new.session()
     for name, created_us in (("größe", 77), ("gone", 0)):
-        found = load_positions(session, "c", name, [1, 0], 11, creates=False)
+        found = load_positions(session, LoadRequest(1, "c", name, [1, 0], creates=False), 11)
         assert found == [(5, 9, created_us, 0), None], "its seal is right, too"
     assert server.ask("SELECT version FROM schema_version") == str(SCHEMA_VERSION)
     late = IndexRequests([Access(("c", "größe", 1), 6)], 12, ignore_done)

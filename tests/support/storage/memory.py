@@ -14,10 +14,9 @@ from sqlalchemy import Table
 
 from stream_storage.contract import Append, Record, StreamRecord
 from stream_storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, UnknownStreamId
-from stream_storage.sqlite.errors import caused_error
-from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
+from stream_storage.sqlite.errors import caused_error, mapped
+from stream_storage.sqlite.rows import SqliteRows, execute
 from stream_storage.sqlite.schema import create_statements
-from stream_storage.sqlite.session import reclaim
 from stream_storage.statement import Values
 
 
@@ -101,11 +100,13 @@ class MemorySession:
     def execute(self, statement: str, values: Values = ()) -> SqliteRows:
         return execute(self.connection, statement, values)
 
+    @mapped()
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
-        execute_many(self.connection, statement, values)
+        self.connection.executemany(statement, values)
 
+    @mapped()
     def find_many(self, statement: str, values: Sequence[Values]) -> list[Any]:
-        return find_many(self.connection, statement, values)
+        return [self.connection.execute(statement, each).fetchone() for each in values]
 
     def error_of(self, raised: BaseException) -> StorageError:
         return caused_error(raised)
@@ -137,7 +138,7 @@ class MemorySession:
         return True
 
     def reclaim(self, pages: int, keep: int) -> int:
-        return reclaim(self.connection, pages, keep)
+        return 0
 
     def fence(self, owner: str) -> bool:
         if owner in self._database.fenced:
