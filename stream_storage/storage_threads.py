@@ -44,9 +44,11 @@ class WritingThread(threading.Thread):
         self.commit_s_last = 0.0
         self.commit_s_total = 0.0
         self.commit_s_max = 0.0
+        # The distributions of transactions, from their first operation to the end of the sync; of commits alone; and of
+        # the messages in transactions.
         self.commit_seconds = Histogram(SECONDS)
-        self.batch_rows = Histogram(COUNTS)
         self.sync_seconds = upkeep.sync_seconds
+        self.batch_rows = Histogram(COUNTS)
         self.upkeep = upkeep
         self._session = session
         self._post = post

@@ -24,14 +24,13 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 import trio
 
 from stream_storage.contract import Engine, Operation, Session
 from stream_storage.errors import ReadLate, StorageError
-from stream_storage.histogram import Histogram
 from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread, ArrowUnavailable
 from stream_storage.storage_threads import ReadingThread, WritingThread
@@ -66,14 +65,6 @@ class ShortCommits:
 
     def note(self, seconds: float) -> None:
         self._short = self._short + 1 if seconds <= COMMIT_S_MAX else 0
-
-
-class StorageHistograms(NamedTuple):
-    """The distributions that a runner counts since its start."""
-
-    commit_seconds: Histogram  # transactions, from their first operation to the end of the sync
-    sync_seconds: Histogram  # commits alone
-    batch_rows: Histogram  # messages in transactions
 
 
 class ThreadRunner(trio.abc.AsyncResource):
@@ -233,11 +224,6 @@ class ThreadRunner(trio.abc.AsyncResource):
                 self._database.distrust()
             self._short_scope.cancel()
             self._ended.set()
-
-    @property
-    def histograms(self) -> StorageHistograms:
-        writer = self.writer
-        return StorageHistograms(writer.commit_seconds, writer.sync_seconds, writer.batch_rows)
 
     @property
     def is_writing(self) -> bool:

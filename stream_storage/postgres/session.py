@@ -59,12 +59,13 @@ class PostgresSession:
         for a session that only reads, which has `freshness` instead."""
         self.sync_seconds = Histogram(SECONDS)
         self.closed = False
+        self.writes = ownership is not None
+        self.in_transaction = False
         self.log = PostgresLog(self)
         self._server = server
         self._ownership = ownership
         self._durability = durability
         self._freshness = freshness
-        self._in_transaction = False
         self._unsent: list[bytes] = []
         self._unsent_rows: bytes | None = None
         self._defers = False
@@ -78,21 +79,13 @@ class PostgresSession:
         self._stored_commits = 0
         self._connection = server.wait_connected(self._adopt)
 
-    @property
-    def writes(self) -> bool:
-        return self._ownership is not None
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._in_transaction
-
     def execute(self, statement: Statement, values: Values = ()) -> PostgresRows:
         compiled = dialect.compile_statement(statement)
         return PostgresRows(self.run(compiled.text, dialect.in_order(statement, compiled, values)), compiled.texts)
 
     @property
     def defers(self) -> bool:
-        return self._defers and self._in_transaction
+        return self._defers and self.in_transaction
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
         made = dialect.compile_statement(statement)
@@ -136,7 +129,7 @@ class PostgresSession:
         self._unsent_rows = payload
 
     def begin(self, *, deferred: bool = False) -> None:
-        assert not self._in_transaction, "transactions do not nest"
+        assert not self.in_transaction, "transactions do not nest"
         if self._end is not None:
             raise self._end
         if self._ownership is None:
@@ -152,7 +145,7 @@ class PostgresSession:
             # A deferred transaction sends its beginning with its first statement or commit, but not after a silence.
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
                 self._begin_now(lambda: self._command(*self._take_unsent()))
-        self._in_transaction = True
+        self.in_transaction = True
         self._defers = deferred
 
     def commit(self) -> None:
@@ -172,7 +165,7 @@ class PostgresSession:
                     raise errors.PartFailed(error) from error
             raise
         finally:
-            self._in_transaction = False
+            self.in_transaction = False
         try:
             self._check_waited()
         except DatabaseLost as lost:
@@ -187,8 +180,8 @@ class PostgresSession:
         self.sync_seconds.add(time.perf_counter() - began_s)
 
     def rollback(self) -> None:
-        if self._in_transaction:
-            self._in_transaction = False
+        if self.in_transaction:
+            self.in_transaction = False
             self._take_unsent()
             lost_since_s = None if self._ownership is None else self._lost_since_s
             with suppress(DatabaseLost):
@@ -347,7 +340,7 @@ class PostgresSession:
             self._server.deadlines.end(descriptor)
 
     def _lose(self, error: DatabaseLost) -> None:
-        self._in_transaction = False
+        self.in_transaction = False
         self._take_unsent()
         if self._ownership is not None:
             self._ownership.connected = False

@@ -57,7 +57,7 @@ def take_sample(parts: NodeParts, time_s: float) -> Sample:
         counters.push_bytes,
         counters.pulled_bytes,
         tuple(counters.confirm_seconds.counts),
-        tuple(parts.runner.histograms.commit_seconds.counts),
+        tuple(parts.runner.writer.commit_seconds.counts),
     )
 
 

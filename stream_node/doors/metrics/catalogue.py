@@ -169,7 +169,7 @@ _services = Part(lambda s: s.statistics.services)
 _index = Part(lambda s: s.statistics.services.index)
 _leases = Part(lambda s: s.statistics.services.index.leases)
 _storage = Part(lambda s: s.statistics.storage)
-_histograms = Part(lambda s: s.parts.runner.histograms)
+_histograms = Part(lambda s: s.parts.runner.writer)
 
 
 def _count(snapshot: Snapshot) -> Values:
