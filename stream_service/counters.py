@@ -66,8 +66,8 @@ class StreamCounters:
         self.push_bytes += data_bytes
         return None
 
-    def has_room(self, data_bytes: int, messages: int = 1) -> bool:
-        return _needed_bytes(data_bytes, messages) <= self.room_bytes
+    def has_room(self, data_bytes: int) -> bool:
+        return _needed_bytes(data_bytes, 1) <= self.room_bytes
 
     def stored(self, pushes: int, confirm_s: float) -> None:
         """Counts the pushes of one stored append. confirm_s: the time from their arrival to their confirm."""

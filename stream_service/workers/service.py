@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -47,6 +47,7 @@ PARTITIONS_PER_TURN = 4_096
 """The number of requested partitions after which the service worker lets the other workers of the node run."""
 
 PartitionedCreate: TypeAlias = Protocol[CreatePartitions, PartitionCreated]
+PARTITIONED: Final = (CREATE_PARTITIONED, CREATE_PARTITIONS)
 
 logger = structlog.get_logger(__name__)
 
@@ -254,7 +255,12 @@ class ServiceWorker(Worker):
         if CREATE.is_in(payload):
             name, partitions, partitioned = CREATE.decode_request(payload).stream_name, 1, None
         else:
-            partitioned = _partitioned_protocol(payload)
+            partitioned = next((each for each in PARTITIONED if each.is_in(payload)), None)
+            if partitioned is None:
+                what = find_name(payload)
+                raise ProtocolError(
+                    f"the stream service serves no {what!r}" if what is not None else "the payload names no protocol"
+                )
             request = partitioned.decode_request(payload)
             name, partitions = request.stream_name, request.partitions
         most = self._directory.limits.partitions_max
@@ -280,16 +286,6 @@ def _part_of(message: Message) -> int | None:
     if not part.isdigit() or len(part) > PART_DIGITS_MAX:
         raise ProtocolError("a create for one partition names the partition in its route")
     return int(part)
-
-
-def _partitioned_protocol(payload: bytes) -> PartitionedCreate:
-    for candidate in (CREATE_PARTITIONED, CREATE_PARTITIONS):
-        if candidate.is_in(payload):
-            return candidate
-    name = find_name(payload)
-    raise ProtocolError(
-        f"the stream service serves no {name!r}" if name is not None else "the payload names no protocol"
-    )
 
 
 def register_service(directory: StreamDirectory, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:

@@ -28,7 +28,6 @@ from stream_service.appending import (
     read_append,
     read_copy,
 )
-from stream_service.counters import NO_ROOM
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome
 from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_copy, store_role
 from stream_service.mirror_rows import MirrorRow
@@ -564,9 +563,13 @@ class StreamWorker(ReadableStream):
             counters.refused += 1
             self._refuse_later(message, self._bounds.hold)
             return True
-        if not counters.has_room(data_bytes, len(data)):
-            counters.not_stored(len(data), data_bytes, NO_ROOM)
-            self._refuse_later(message, NO_ROOM)
+        if self._gathered.messages:
+            # The pushes before the append must be stored first.
+            return False
+        refusal = counters.find_no_room(data)
+        if refusal is not None:
+            counters.not_stored(len(data), data_bytes, refusal)
+            self._refuse_later(message, refusal)
             return True
 
         def appended(operation: StreamChange[AppendStatus]) -> None:
@@ -584,12 +587,7 @@ class StreamWorker(ReadableStream):
             response = AppendResponse(request.request_id, operation.result, operation.record.next_index, entry_id)
             self.reply(message, APPEND.encode_response(response))
 
-        work = partial(append_expected, request=request, now_us=self._services.now_us())
-        if not self.change(work, appended):
-            return False
-        # The room is reserved once, however often the request had to wait.
-        counters.find_no_room(data)
-        return True
+        return self.change(partial(append_expected, request=request, now_us=self._services.now_us()), appended)
 
     def _refuse_later(self, message: Message, reason: str) -> None:
         self._send_late([reply_to(message, self.context.address, failed_payload(reason))])
