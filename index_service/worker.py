@@ -122,13 +122,6 @@ class IndexService:
             self.remote_streams.home_of(stream_name)
         )
 
-    def find_holder(self, row: PositionRow) -> str | None:
-        """Returns the member that has the lease of a position's partition now, or None if no member has it. If another
-        node of the cluster keeps the leases of the stream, the stored holder counts."""
-        if self.is_kept_elsewhere(row.stream_name):
-            return row.holder
-        return self.groups.find_holder(row)
-
     def statistics(self) -> limits.IndexStatistics:
         counts = {name: getattr(self, name) for name in limits.IndexStatistics.__struct_fields__ if name != "leases"}
         return limits.IndexStatistics(**counts, leases=self.groups.statistics())
@@ -383,7 +376,12 @@ class IndexWorker(Worker):
                 return
             more = False
         service.lists += 1
-        positions = [MarkedPosition(*row[:5], service.find_holder(row), *row[7:]) for row in shown]
+        positions = []
+        for row in shown:
+            # If another node of the cluster keeps the leases of the stream, the stored holder counts.
+            is_elsewhere = service.is_kept_elsewhere(row.stream_name)
+            holder = row.holder if is_elsewhere else service.groups.find_holder(row)
+            positions.append(MarkedPosition(*row[:5], holder, *row[7:]))
         self.reply(message, requests.list_payload(message, request.request_id, positions, more))
 
     def _shown(self, message: Message, rows: list[Row]) -> list[Row]:

@@ -39,10 +39,6 @@ def ensure_streams(session: Session, name: str, partitions: Sequence[int], creat
     return [stored.stored_stream(session, record) for record in records]
 
 
-def find_end(session: Session, stream_id: int) -> StoredStream:
-    return stored.stored_stream(session, session.log.get_stream(stream_id))
-
-
 class PullPage(msgspec.Struct, eq=False):
     """One page of messages: the request of a pull, and after the read also the result."""
 

@@ -32,11 +32,10 @@ from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outco
 from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_copy, store_role
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
-from stream_service.operations import find_end
 from stream_service.protocol import PUSH
 from stream_service.publisher_rows import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
-from stream_service.stored import StoredStream
+from stream_service.stored import StoredStream, stored_stream
 from stream_service.workers.publisher_memory import PublisherMemory
 from stream_service.workers.push_run import (
     UNCHECKED_BYTES,
@@ -393,10 +392,11 @@ class StreamWorker(ReadableStream):
                 self._settle()
 
         # This is a write, so it comes after the transaction that is in doubt, and before all later appends.
-        work = partial(find_end, stream_id=self._bounds.stream_id)
+        stream_id = self._bounds.stream_id
+        work = Do(lambda session: stored_stream(session, session.log.get_stream(stream_id)), self.context.guard(found))
         # A storage that is closed belongs to a node that is stopping.
         with suppress(StorageClosed):
-            self._services.storage.submit_write(Do(work, self.context.guard(found)))
+            self._services.storage.submit_write(work)
 
     def _adopt_end(self) -> None:
         """Goes on at the end that was found after messages in doubt, if it is found and no activity is under way."""
