@@ -315,14 +315,17 @@ def _decide_append(session: Session, stream_id: int, request: AppendRequest) -> 
     return AppendStatus.OK
 
 
-def store_copy(session: Session, change: AnyChange, request: CopyRequest, now_us: int) -> None:
-    """Stores messages that are copied from another stream. A stream that was never written to begins at the first of
-    them, instead of at index 0."""
-    now = stored.stored_stream(session, session.log.get_stream(change.stream_id))
-    if not now.record.next_index and request.index:
+def store_copy(
+    session: Session, change: AnyChange, request: CopyRequest, *, begins: bool, last_us: int, now_us: int
+) -> None:
+    """Stores messages that are copied from another stream.
+
+    begins: whether the stream was never written to, and begins at the first copied message instead of at index 0.
+    last_us: the time of the message before the copy, in microseconds since 1970.
+    """
+    if begins:
         session.log.begin_at(change.stream_id, request.index)
     records: list[Record] = []
-    last_us = now.last_time_us
     for index, message in enumerate(request.messages, request.index):
         # Searching by time and retention by age need times that never decrease. A time in the future, from a wrong
         # clock elsewhere, would force its value on all later messages, so it is lowered to the present time.

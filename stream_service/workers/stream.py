@@ -455,7 +455,10 @@ class StreamWorker(ReadableStream):
             response = CopyResponse(request.request_id, stored=True, next_index=operation.record.next_index)
             self.reply(message, COPY.encode_response(response))
 
-        return self.change(partial(store_copy, request=request, now_us=self._services.now_us()), copied)
+        begins = bounds.next_index == 0 != request.index
+        last_us, now_us = self._machine.last_time_us, self._services.now_us()
+        work = partial(store_copy, request=request, begins=begins, last_us=last_us, now_us=now_us)
+        return self.change(work, copied)
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
         name, partition = self.identity
