@@ -23,7 +23,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 PULLS_WAITING_MAX = 10_000
 """The number of waiting pulls at which the stream's mailbox is paused."""
@@ -84,14 +84,6 @@ class WaitingPull(Protocol):
 P = TypeVar("P", bound=WaitingPull)
 
 
-class PullBatch(NamedTuple, Generic[P]):
-    """The pulls that are answered next, and the pulls that became blocked, or were blocked until now."""
-
-    pulls: list[P]
-    blocked: Sequence[P]
-    unblocked: Sequence[P]
-
-
 class PullMachine(Generic[P]):
     """The queue of unanswered pulls of one stream, and its state.
 
@@ -139,9 +131,9 @@ class PullMachine(Generic[P]):
     def add(self, pull: P) -> None:
         self._waiting.append(pull)
 
-    def take(self) -> PullBatch[P]:
+    def take(self) -> tuple[list[P], list[P], list[P]]:
         """Takes the next batch. In it, waiting pulls alternate with blocked pulls whose consumers have taken their
-        earlier answers.
+        earlier answers. Returns the batch, the pulls that became blocked, and those of the batch that were blocked.
 
         The caller must call `finish` or `end_read` afterwards.
         """
@@ -174,7 +166,7 @@ class PullMachine(Generic[P]):
                 if pull is None:
                     break
             pulls.append(pull)
-        return PullBatch(pulls, blocked, unblocked)
+        return pulls, blocked, unblocked
 
     def begin_read(self) -> None:
         assert self._batch, "nothing was taken"

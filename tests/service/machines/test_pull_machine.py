@@ -109,7 +109,7 @@ def test_a_batch_and_the_pulls_that_wait_are_bounded(monkeypatch: pytest.MonkeyP
         assert not machine.is_full
         machine.add(Pull("a", deadline_s=number + 1.0))
     assert machine.is_full
-    assert len(machine.take().pulls) == 3
+    assert len(machine.take()[0]) == 3
     assert not machine.is_full
     assert [machine.park(pull, now_s=0.0) for pull in machine.finish(3)[0]] == [True, True, False]
 
