@@ -38,12 +38,21 @@ class StreamRow(msgspec.Struct, frozen=True):
 
     name: str
     partitions: int
-    first: StreamInfo
     messages: int
     size_bytes: int
-    newest_us: int | None
     rate: float | None
     lag: int | None
+    first: StreamInfo | None = None
+    newest_us: int | None = None
+
+
+ORDERS: dict[str, Callable[[StreamRow], Any]] = {
+    "name": lambda row: row.name,
+    "rate": lambda row: -(row.rate or 0),
+    "size": lambda row: -row.size_bytes,
+    "messages": lambda row: -row.messages,
+    "lag": lambda row: -(row.lag or 0),
+}
 
 
 class ConsumerRow(msgspec.Struct):
@@ -143,9 +152,6 @@ class Asked(NamedTuple):
     def may_see(self, stream: str) -> bool:
         return bisect_right(self.streams, stream) % 2 == 1
 
-    def may_see_client(self, client_id: str) -> bool:
-        return bisect_right(self.clients, client_id) % 2 == 1
-
     def finds(self, *names: str) -> bool:
         """Whether the search finds one of the names. SQL cannot do that: PostgreSQL has names as bytes."""
         return not self.search or self.search.lower() in "\n".join(names).lower()
@@ -185,16 +191,11 @@ def _largest(*of: ColumnElement[bool]) -> Statement:
 _LARGEST, _LARGEST_OF_STREAM = _largest(), _largest(to_read.c.stream_name == bindparam("stream"))
 _END = b"\xff"
 """Both databases order these bytes behind every name."""
-_saved = (
-    select(
-        saved_indexes.c.client_id,
-        saved_indexes.c.stream_name,
-        func.count().label("positions"),
-        func.max(saved_indexes.c.saved_us).label("saved_us"),
-    )
-    .group_by(saved_indexes.c.client_id, saved_indexes.c.stream_name)
-    .subquery("saved")
-)
+_own = saved_indexes.c
+_progress = select(
+    _own.client_id, _own.stream_name, func.max(_own.saved_us).label("saved_us"), func.count().label("positions")
+).group_by(_own.client_id, _own.stream_name)
+_saved = _progress.subquery("saved")
 _CONSUMERS = compiled(
     select(_saved.c.client_id, _saved.c.stream_name, _saved.c.positions, _saved.c.saved_us, _lag.c.lag)
     .select_from(
@@ -205,34 +206,23 @@ _CONSUMERS = compiled(
 
 
 def find_streams(session: Session, asked: Asked) -> Shown:
-    found = [row for row in session.execute(_STREAMS) if asked.may_see(row[0]) and asked.finds(row[0])]
     # The lags of all consumers are read only for an order that needs them.
     lags = _largest_lags(session, asked, _LARGEST) if asked.order == "lag" else {}
-    keys: dict[str, Callable[[Any], float]] = {
-        "rate": lambda row: (asked.rates or {}).get(row[0], 0.0),
-        "lag": lambda row: lags.get(row[0], 0),
-        "messages": lambda row: row[2],
-        "size": lambda row: row[3],
-    }
-    if asked.order in keys:
-        # The rows come in the order of their names, and the sort leaves rows with the same key in this order.
-        found.sort(key=keys[asked.order], reverse=True)
-    return cut_rows(found, asked.first, lambda row: _stream_row(session, asked, *row))
+    rates = asked.rates
+    rows = [
+        StreamRow(name, partitions, stored, size, None if rates is None else rates.get(name, 0.0), lags.get(name))
+        for name, partitions, stored, size in session.execute(_STREAMS)
+        if asked.may_see(name) and asked.finds(name)
+    ]
 
+    def complete(row: StreamRow) -> StreamRow:
+        (first,) = session.log.list_streams(row.name, None, 1)
+        (newest_us,) = session.execute(_NEWEST, {"stream": row.name}).fetchone()
+        lag = _largest_lags(session, asked, _LARGEST_OF_STREAM, stream=row.name).get(row.name)
+        return msgspec.structs.replace(row, first=describe(session, first), newest_us=newest_us, lag=lag)
 
-def _stream_row(session: Session, asked: Asked, name: str, partitions: int, stored: int, size_bytes: int) -> StreamRow:
-    (first,) = session.log.list_streams(name, None, 1)
-    (newest_us,) = session.execute(_NEWEST, {"stream": name}).fetchone()
-    return StreamRow(
-        name=name,
-        partitions=partitions,
-        first=describe(session, first),
-        messages=stored,
-        size_bytes=size_bytes,
-        newest_us=newest_us,
-        rate=None if asked.rates is None else asked.rates.get(name, 0.0),
-        lag=_largest_lags(session, asked, _LARGEST_OF_STREAM, stream=name).get(name),
-    )
+    # The rows come in the order of their names, and the sort leaves rows with the same key in this order.
+    return cut_rows(sorted(rows, key=ORDERS[asked.order]), asked.first, complete)
 
 
 def _largest_lags(session: Session, asked: Asked, statement: Statement, **of: str) -> dict[str, int]:
@@ -248,7 +238,7 @@ def find_consumers(session: Session, asked: Asked) -> Shown:
     found = [
         (client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
         for client_id, stream, positions, saved_us, lag in session.execute(_CONSUMERS)
-        if asked.may_see_client(client_id) and asked.finds(client_id, stream)
+        if bisect_right(asked.clients, client_id) % 2 and asked.finds(client_id, stream)
     ]
     found.sort(key=lambda row: -(row[3] or 0))
     return cut_rows(found, asked.first, lambda row: ConsumerRow(*row))
@@ -325,7 +315,6 @@ _saved_join = saved_indexes.join(
     streams,
     (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
 )
-_own = saved_indexes.c
 _beyond = (
     select(
         _own.client_id,
@@ -343,11 +332,7 @@ _beyond = (
 _BEYOND = compiled(
     select(*list(_beyond.c)[:-1]).where(_beyond.c.place == ONE).order_by(_beyond.c.client_id, _beyond.c.stream_name)
 )
-_SAVED = compiled(
-    select(saved_indexes.c.client_id, saved_indexes.c.stream_name, func.max(saved_indexes.c.saved_us)).group_by(
-        saved_indexes.c.client_id, saved_indexes.c.stream_name
-    )
-)
+_SAVED = compiled(_progress)
 
 
 def _read(session: Session) -> ConsumerProgress:

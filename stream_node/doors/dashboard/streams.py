@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from starlette.responses import Response
 
@@ -17,13 +17,6 @@ from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
-ORDERS: dict[str, Callable[[listing.StreamRow], Any]] = {
-    "name": lambda row: row.name,
-    "rate": lambda row: -(row.rate or 0),
-    "size": lambda row: -row.size_bytes,
-    "messages": lambda row: -row.messages,
-    "lag": lambda row: -(row.lag or 0),
-}
 Rates: TypeAlias = Callable[[], dict[str, float] | None]
 """Returns the messages per second of each stream; None if they are not known yet."""
 PARTITIONS_MADE_MAX = 1_000
@@ -32,8 +25,9 @@ PARTITIONS_MADE_MAX = 1_000
 
 async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
     search, order = page.get("search"), page.get("order", "name")
-    if order not in ORDERS:
-        raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
+    if order not in listing.ORDERS:
+        possible = ", ".join(listing.ORDERS)
+        raise Problem(400, "invalid-request", f"streams are ordered by {possible}, not by {order[:40]!r}")
     page.need(STREAM_RIGHTS)
     first, rates = page.count("first", 0), rates_of()
     if has_own_databases(page.call.parts.config):
@@ -41,11 +35,11 @@ async def show_all(rates_of: Rates, page: DashboardPage) -> Response:
         async with page.client() as client:
             infos, saved = await listing.list_infos(client), await listing.permitted(listing.list_saved(client))
         rows = [row for row in listing.stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
-        shown = listing.cut_rows(sorted(rows, key=ORDERS[order]), first)
+        shown = listing.cut_rows(sorted(rows, key=listing.ORDERS[order]), first)
     else:
         asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
         shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
-    return page.show("streams.html", shown=shown, search=search, order=order, orders=list(ORDERS))
+    return page.show("streams.html", shown=shown, search=search, order=order, orders=list(listing.ORDERS))
 
 
 async def show(rates_of: Rates, page: DashboardPage) -> Response:
