@@ -74,7 +74,7 @@ async def show_access(page: DashboardPage) -> Response:
         "access.html",
         rules=[rule for rule in parts.authorizer.rules.rules if any(map(concerns, rule.on))],
         concerns=concerns,
-        names_of=_right_names,
+        names_of=lambda rights: [name for name, right in RIGHT_NAMES.items() if right & rights],
         sees_all=sees_all,
         statistics=parts.authorizer.statistics(),
         connections=Counter(parts.tcp.statistics().identities).most_common(),
@@ -103,10 +103,6 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
             if len(found) == LINES_MAX:
                 break
     return found
-
-
-def _right_names(rights: Right) -> list[str]:
-    return [name for name, right in RIGHT_NAMES.items() if right & rights]
 
 
 SHOWN_MAX = 50

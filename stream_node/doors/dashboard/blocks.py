@@ -151,7 +151,11 @@ async def show_forks(page: DashboardPage) -> Response:
                 at, read = some.resume_index, read + len(some.messages)
                 if some.at_end:
                     break
-    blocks = first_of_each(sorted(found, key=lambda block: block.time_us))
+    # Several producers send the same blocks. The first message of each block counts.
+    by_hash: dict[bytes, ForkBlock] = {}
+    for block in sorted(found, key=lambda block: block.time_us):
+        by_hash.setdefault(block.batch.hash, block)
+    blocks = list(by_hash.values())
     # A chain with many forks takes long, and the event loop has other work.
     boxes = await trio.to_thread.run_sync(draw_tree, blocks)
     reorgs = await trio.to_thread.run_sync(find_reorgs, blocks)
@@ -182,14 +186,6 @@ def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[ForkBlo
         if isinstance(message, Batch):
             found.append(ForkBlock(message, each.time_us, (partition, each.index)))
     return found
-
-
-def first_of_each(blocks: Iterable[ForkBlock]) -> list[ForkBlock]:
-    """Returns each block once. Several producers send the same blocks."""
-    found: dict[bytes, ForkBlock] = {}
-    for block in blocks:
-        found.setdefault(block.batch.hash, block)
-    return list(found.values())
 
 
 def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:

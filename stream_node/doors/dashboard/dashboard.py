@@ -17,7 +17,7 @@ from stream_client import ClientError
 from stream_node.care.trouble import CurrentTroubles, Trouble
 from stream_node.doors.dashboard import access_page, blocks, messages, streams
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
-from stream_node.doors.dashboard.overview import Overview, Trends, listed
+from stream_node.doors.dashboard.overview import READING_PAUSES, Overview, Trends, listed
 from stream_node.doors.dashboard.page import PATH, DashboardPage, Sessions, set_cookie, show_problem
 from stream_node.doors.dashboard.rendering import ASSETS
 from stream_node.doors.http.app import Endpoint, HttpCall
@@ -25,8 +25,6 @@ from stream_node.doors.http.problems import Problem, problem_of
 from stream_node.node.parts import NodeParts
 from stream_storage.errors import StorageError
 
-READING_PAUSES = 20.0
-"""The task that looks for troubles waits this many times as long as the last search took."""
 KEEP_S = 31_536_000
 """How long browsers keep static files. The address of a file changes with its content."""
 
@@ -89,10 +87,7 @@ class Dashboard:
         self.endpoints: tuple[Endpoint, ...] = (
             *(Endpoint("GET", path, lead_here, is_open=True) for path in ("/", PATH + "/")),
             Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),
-            *(
-                Endpoint(method, PATH + path, self._answering(function), is_open=True)
-                for method, path, function in pages
-            ),
+            *(Endpoint(method, PATH + path, partial(self._answer, page), is_open=True) for method, path, page in pages),
         )
 
     async def watch_troubles(self) -> None:
@@ -137,26 +132,23 @@ class Dashboard:
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 
-    def _answering(self, function: PageFunction) -> Callable[[HttpCall], Awaitable[Response]]:
-        async def answer(call: HttpCall) -> Response:
-            page = await self._sessions.open(call, trio.current_time())
-            try:
-                if call.endpoint.method == "POST":
-                    await page.read_form()
-                response = await function(page)
-            except Problem as problem:
-                response = show_problem(page, problem)
-            except ClientError as error:
-                response = show_problem(page, problem_of(error))
-            except StorageError as error:
-                logger.error("dashboard_not_read", reason=str(error))
-                detail = f"the database could not be read: {error}; look at the log"
-                response = show_problem(page, Problem(503, "node-failed", detail))
-            if page.is_new and "set-cookie" not in response.headers:
-                set_cookie(response, call.request, page.session)
-            return response
-
-        return answer
+    async def _answer(self, function: PageFunction, call: HttpCall) -> Response:
+        page = await self._sessions.open(call, trio.current_time())
+        try:
+            if call.endpoint.method == "POST":
+                await page.read_form()
+            response = await function(page)
+        except Problem as problem:
+            response = show_problem(page, problem)
+        except ClientError as error:
+            response = show_problem(page, problem_of(error))
+        except StorageError as error:
+            logger.error("dashboard_not_read", reason=str(error))
+            detail = f"the database could not be read: {error}; look at the log"
+            response = show_problem(page, Problem(503, "node-failed", detail))
+        if page.is_new and "set-cookie" not in response.headers:
+            set_cookie(response, call.request, page.session)
+        return response
 
     async def _show_sign_in(self, page: DashboardPage) -> Response:
         return page.show("sign_in.html", refusal="", target=_local(page.get("to")))

@@ -3,9 +3,9 @@ streams (StreamRates), streams without their usual messages (Silence), and mirro
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import sub
 from typing import NamedTuple
 
@@ -69,8 +69,7 @@ class History:
         self._samples.append(sample)
 
     def points(self, after_s: float = 0.0) -> list[Point]:
-        pairs = itertools.pairwise(self._samples)
-        return [_point(before, now) for before, now in pairs if now.time_s > after_s]
+        return [_point(before, now) for before, now in pairwise(self._samples) if now.time_s > after_s]
 
     def latest(self) -> Point | None:
         return _point(self._samples[-2], self._samples[-1]) if len(self._samples) > 1 else None

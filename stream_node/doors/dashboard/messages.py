@@ -215,17 +215,20 @@ async def read_rows(
 ) -> list[MessageRow]:
     """Returns the messages from an index on. The row of a message that the node cannot read has the reason."""
     rows: list[MessageRow] = []
-    at, end = first, first + count
+    at, end, step = first, first + count, count
     async with page.call.memory.making(cut_bytes(count, bytes_max)):
         while at < end:
             try:
-                found = await pull_cut(stream, FromIndex(at), end - at, bytes_max)
+                found = await pull_cut(stream, FromIndex(at), min(step, end - at), bytes_max)
             except (AccessDenied, StreamNotFound):
                 raise
-            except ClientError:
+            except ClientError as error:
                 # A damaged message fails the page that it is on. Read alone, only the damaged one fails.
-                rows += [await _read_one(stream, each, view, bytes_max) for each in range(at, end)]
-                break
+                if step == 1:
+                    rows.append(MessageRow(at, None, Decoded("error", str(error))))
+                    at += 1
+                step = 1
+                continue
             if not found.messages:
                 break
             rows += [_row(each, view, bytes_max) for each in found.messages if each.index < end]
@@ -233,22 +236,10 @@ async def read_rows(
     return rows
 
 
-async def _read_one(stream: Stream, index: int, view: str, bytes_max: int) -> MessageRow:
-    try:
-        found = await pull_cut(stream, FromIndex(index), 1, bytes_max)
-    except ClientError as error:
-        return MessageRow(index, None, Decoded("error", str(error)))
-    if not found.messages or found.messages[0].index != index:
-        return MessageRow(index, None, Decoded("error", "this message is missing"))
-    return _row(found.messages[0], view, bytes_max)
-
-
 def _row(message: CutMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> MessageRow:
     key = "" if message.key is None else shown_bytes(message.key)
-    is_short = bytes_max == ROW_BYTES_MAX
-    return MessageRow(
-        message.index, message, decode(message.data, view, bytes_max, message.size_bytes, is_short=is_short), key
-    )
+    decoded = decode(message.data, view, bytes_max, message.size_bytes, is_short=bytes_max == ROW_BYTES_MAX)
+    return MessageRow(message.index, message, decoded, key)
 
 
 def shown_bytes(value: bytes) -> str:

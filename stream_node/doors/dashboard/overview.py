@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from sys import intern
 from typing import NamedTuple
@@ -20,8 +19,8 @@ from stream_node import __version__
 from stream_node.care.patience import Patience
 from stream_node.care.trouble import CurrentTroubles, Trouble, TroubleKind
 from stream_node.doors.dashboard import troubles
-from stream_node.doors.dashboard.history import History, MirrorWatch, Silence
-from stream_node.doors.dashboard.listing import ConsumerProgress, read_positions
+from stream_node.doors.dashboard.history import History, MirrorWatch, Point, Silence
+from stream_node.doors.dashboard.listing import read_positions
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.dashboard.rendering import link, number
 from stream_node.doors.http.app import json_response
@@ -90,9 +89,8 @@ class Overview:
         """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)
         points = self.history.points(page.number("after"))
-        rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
-        columns = list(zip(*rounded, strict=True)) or [()] * 8
-        return json_response({"columns": columns})
+        rounded = [tuple(None if each is None else round(each, 3) for each in point) for point in points]
+        return _columns(page, rounded, len(Point._fields))
 
     async def troubles(self) -> CurrentTroubles:
         """Returns the troubles of now, or of less than READ_EVERY_S ago.
@@ -116,7 +114,10 @@ class Overview:
             # The positions have the time of the streams, which differs from the wall clock after a jump.
             streams_us = self._parts.services.now_us()
             # With many consumers this takes long, and clients must be served meanwhile.
-            self._stuck = await trio.to_thread.run_sync(self._find_stuck, found, streams_us)
+            settings = self._parts.config.consumer_stuck_after
+            self._stuck = await trio.to_thread.run_sync(
+                troubles.find_stuck, found, self._patience, settings, streams_us
+            )
         if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
             self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
             self._endings_at_s = trio.current_time()
@@ -133,12 +134,6 @@ class Overview:
                 *troubles.of_publishers(self.silence.find(now_s)),
             )
         )
-
-    def _find_stuck(self, found: ConsumerProgress, now_us: int) -> list[Trouble]:
-        """Returns the troubles of stuck consumers. Runs in a thread: nothing else uses `_patience`."""
-        self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
-        limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
-        return troubles.find_stuck(found, limit_s, now_us)
 
 
 def listed(current: CurrentTroubles) -> list[Trouble]:
@@ -159,7 +154,7 @@ LOOKS_MAX = 60
 """The number of retained samples: a quarter of an hour."""
 NAMES_MAX = 500
 READING_PAUSES = 20.0
-"""A sample that took long is followed by a pause of this many times its duration."""
+"""A sample, or a search for troubles, is followed by a pause of this many times its duration."""
 
 logger = structlog.get_logger(__name__)
 

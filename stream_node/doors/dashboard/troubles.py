@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
+from stream_node.care.patience import Patience
 from stream_node.care.trouble import Texts, Trouble, TroubleKind
 from stream_node.doors.dashboard.history import Point, Silent
 from stream_node.doors.dashboard.listing import Beyond, ConsumerLag, ConsumerProgress
@@ -224,15 +225,16 @@ def _some(count: int, one: str, many: str) -> str:
     return f"{number(count)} {one if count == 1 else many}"
 
 
-def find_stuck(positions: ConsumerProgress, limit_s: Callable[[str, str], float], now_us: int) -> list[Trouble]:
-    """Returns the troubles of consumers. limit_s: how long each may make no progress, by its name and its stream."""
+def find_stuck(positions: ConsumerProgress, patience: Patience, settings: Sequence[str], now_us: int) -> list[Trouble]:
+    """Returns the troubles of consumers, and teaches `patience` their progress. settings: `consumer_stuck_after`."""
+    patience.look(positions.saved, {(each.client_id, each.stream): each.since_us for each in positions.waiting})
     found = []
     for beyond in positions.beyond:
         subject = beyond.client_id, beyond.stream
         found.append(Trouble("consumer_beyond_end", subject=subject, about=beyond, write=_beyond))
     for each in positions.waiting:
         lasts_s, subject = (now_us - each.since_us) / 1e6, (each.client_id, each.stream)
-        if lasts_s > limit_s(*subject):
+        if lasts_s > patience.limit_s(*subject, settings):
             found.append(Trouble("consumer_stuck", subject=subject, lasts_s=lasts_s, about=each, write=_stuck))
     return found
 
