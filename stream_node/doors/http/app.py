@@ -117,7 +117,14 @@ class HttpApp:
     ) -> None:
         self._parts = parts
         self._clients = clients
-        self._paths = Paths(endpoints)
+        methods: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        # Each path's pattern, its endpoints by method, and all methods that it takes.
+        self._paths = [
+            (compile_path(path)[0], each, sorted({*each, *({"HEAD"} if "GET" in each else ()), "OPTIONS"}))
+            for path, each in methods.items()
+        ]
         self._watches = LateWatches(nursery)
         self._lines = LogRate()
         self.bodies: Counter[str] = Counter()
@@ -213,11 +220,7 @@ class HttpApp:
         return Problem(500, "internal-error", detail, members={"in_doubt": scope["method"] not in guard.SAFE_METHODS})
 
     async def _respond(self, request: Request) -> Response:
-        found = self._paths.find(request.scope)
-        if found is None:
-            detail = f"there is nothing at {request.scope['path'][:200]}; docs/http.md lists all paths"
-            raise Problem(404, "no-such-path", detail)
-        methods, allowed = found
+        methods, allowed = self._find(request.scope)
         # A browser proves no identity when it asks before a request, so OPTIONS needs none.
         if request.method == "OPTIONS":
             return guard.options_answer(request, allowed, self._parts.config)
@@ -239,29 +242,19 @@ class HttpApp:
             call.check(endpoint.demand)
         return await endpoint.handle(call)
 
-
-class Paths:
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        methods: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in endpoints:
-            methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        self._paths = [
-            (compile_path(path)[0], each, sorted({*each, *({"HEAD"} if "GET" in each else ()), "OPTIONS"}))
-            for path, each in methods.items()
-        ]
-
-    def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
+    def _find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]]:
         """Returns the endpoints of a path by method, and all methods that it takes. Notes the parameters in the scope.
-        A pattern with the method comes before other patterns that fit the path."""
+        A pattern with the method comes before other patterns that fit the path. Raises Problem if none fits."""
         found = None
         for pattern, methods, allowed in self._paths:
-            match = pattern.fullmatch(scope["path"])
-            if match is not None:
-                takes = scope["method"] in allowed
-                if takes or found is None:
-                    scope["path_params"], found = match.groupdict(), (methods, allowed)
+            match, takes = pattern.fullmatch(scope["path"]), scope["method"] in allowed
+            if match is not None and (takes or found is None):
+                scope["path_params"], found = match.groupdict(), (methods, allowed)
                 if takes:
                     break
+        if found is None:
+            detail = f"there is nothing at {scope['path'][:200]}; docs/http.md lists all paths"
+            raise Problem(404, "no-such-path", detail)
         return found
 
 

@@ -21,7 +21,6 @@ from stream_node.doors.http.data.push import Pushed, PushQuery, push
 from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
 from stream_node.doors.http.problems import MEDIA_TYPE, Problem
 from stream_node.doors.metrics.snapshot import Snapshot, take_snapshot
-from stream_node.node.parts import NodeParts
 
 NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
 
@@ -32,20 +31,16 @@ async def livez(call: HttpCall) -> Response:
 
 
 async def readyz(call: HttpCall) -> Response:
+    """Returns whether the node takes work, and the reasons against it. `for=read` asks only for reads."""
     wanted = call.request.query_params.get("for", "write")
     if wanted not in ("read", "write"):
         raise Problem(400, "invalid-request", f"for={wanted[:40]!r} is neither read nor write")
-    return _answer("ready", await _reasons_against(call.parts, writes=wanted == "write"))
-
-
-async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
-    """Returns the reasons why the node takes no work at present.
-    writes: whether the node must store pushes. Without that, it still serves reads, and deletions that make room."""
-    reasons = []
+    reasons, parts = [], call.parts
     if parts.condition.is_draining:
         reasons.append("the node is stopping; send requests to it after its next start")
-    if not writes:
-        return reasons
+    # A node that stores no pushes still serves reads, and deletions that make room.
+    if wanted == "read":
+        return _answer("ready", reasons)
     if not parts.runner.is_writing:
         reasons.append(NOT_WRITING)
     if parts.condition.refusing_pushes:
@@ -59,7 +54,7 @@ async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
         failure = await parts.services.trials.settle()
         if failure is not None:
             reasons.append(f"pushes are not stored: {failure}")
-    return reasons
+    return _answer("ready", reasons)
 
 
 def _answer(name: str, reasons: list[str]) -> Response:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import Header, Push, RequestRefused, Stream, StreamClient
+from stream_client import Header, RequestRefused, Stream, StreamClient
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.data.places import (
@@ -86,7 +86,13 @@ async def push(call: HttpCall) -> Response:
         if isinstance(stream, InsideStream) and key is None and not headers and query.publisher_id is None:
             duplicates, results = 0, await stream.push_plain(messages)
         else:
-            pushes = await _push_all(stream, messages, key, headers, query)
+            async with stream.publisher(
+                idempotent=query.publisher_id is not None,
+                publisher_id=query.publisher_id,
+                first_number=query.sequence or 0,
+                keep_failed=True,
+            ) as publisher:
+                pushes = [await publisher.push(data, key=key, headers=headers) for data in messages]
             duplicates = sum(isinstance(each, KeyedPush) and each.is_duplicate for each in pushes)
             results = [Stored(1, each.index, each.error) for each in pushes]
     return _answer(name, stream.partition, results, duplicates)
@@ -124,18 +130,6 @@ async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuer
         # Each partition counts the numbers of a publisher for itself, so a numbered message needs its partition.
         info = choose(infos, name, query.partition, key)
     return partition_at(call, client, name, info.partition)
-
-
-async def _push_all(
-    stream: Stream, messages: list[bytes], key: bytes | None, headers: list[Header], query: PushQuery
-) -> list[Push]:
-    async with stream.publisher(
-        idempotent=query.publisher_id is not None,
-        publisher_id=query.publisher_id,
-        first_number=query.sequence or 0,
-        keep_failed=True,
-    ) as publisher:
-        return [await publisher.push(data, key=key, headers=headers) for data in messages]
 
 
 def _answer(name: str, partition: int, results: list[Stored], duplicates: int) -> Response:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import base64
 import codecs
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from io import BytesIO
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -319,13 +319,17 @@ def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
     if isinstance(message, Damaged):
         yield msgspec.json.encode(DataMessage(message.index, "error", error=message.reason))
         return
-    data, encoding = message.data, _encoding(message.data, form)
+    data = message.data
+    if form == "auto" and find_json_fault(data) is None:
+        encoding: Encoding = "json"
+    else:
+        encoding = "text" if form != "base64" and is_text(data) else "base64"
     if len(data) > PART_BYTES:
         yield msgspec.json.encode(_shown(message, encoding, msgspec.UNSET))[:-1] + b',"data":'
-        yield from _PIECES[encoding](data)
+        yield from _data_pieces(data, encoding)
         yield b"}"
     else:
-        small = msgspec.json.format(data, indent=-1) if encoding == "json" else b"".join(_PIECES[encoding](data))
+        small = msgspec.json.format(data, indent=-1) if encoding == "json" else b"".join(_data_pieces(data, encoding))
         yield msgspec.json.encode(_shown(message, encoding, msgspec.Raw(small)))
 
 
@@ -345,37 +349,16 @@ def time_text(time_us: int) -> str:
         return "9999-12-31T23:59:59.999999Z"
 
 
-def _encoding(data: bytes, form: Form) -> Encoding:
-    if form == "auto" and find_json_fault(data) is None:
-        return "json"
-    return "text" if form != "base64" and is_text(data) else "base64"
-
-
-def _json_pieces(data: bytes) -> Iterator[bytes]:
-    # The value stands in the answer as it was sent, so large numbers and repeated names stay as they are. Line ends,
-    # which are only between its parts, would end a line of NDJSON or of an event.
-    return (piece.translate(_WITHOUT_LINE_ENDS) for piece in slices(data))
-
-
-def _text_pieces(data: bytes) -> Iterator[bytes]:
-    yield b'"'
-    for text in decoded(data):
-        yield msgspec.json.encode(text)[1:-1]
-    yield b'"'
-
-
-def _base64_pieces(data: bytes) -> Iterator[bytes]:
-    yield b'"'
-    for piece in slices(data):
-        yield base64.b64encode(piece)
-    yield b'"'
-
-
-_PIECES: dict[str, Callable[[bytes], Iterator[bytes]]] = {
-    "json": _json_pieces,
-    "text": _text_pieces,
-    "base64": _base64_pieces,
-}
+def _data_pieces(data: bytes, encoding: Encoding) -> Iterator[bytes]:
+    if encoding == "json":
+        # The value stands in the answer as it was sent, so large numbers and repeated names stay as they are. Line
+        # ends, which are only between its parts, would end a line of NDJSON or of an event.
+        return (piece.translate(_WITHOUT_LINE_ENDS) for piece in slices(data))
+    if encoding == "text":
+        pieces = (msgspec.json.encode(text)[1:-1] for text in decoded(data))
+    else:
+        pieces = (base64.b64encode(piece) for piece in slices(data))
+    return chain((b'"',), pieces, (b'"',))
 
 
 def _text_or_base64(value: bytes | None) -> tuple[str | None, str | None]:
