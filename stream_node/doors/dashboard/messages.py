@@ -14,7 +14,7 @@ from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, Str
 from stream_node.cli.streams.messages import LOOKED_MAX, Match, ndjson_line
 from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
 from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
-from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
+from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut
 from stream_node.doors.http.problems import Problem
 from stream_service.extensions import CutMessage
 
@@ -156,8 +156,10 @@ async def show_next(page: DashboardPage) -> Response:
     start, shown = page.count("start", 0), page.count("shown", 0)
     async with page.client() as client:
         stream = (await client.get_stream(name)).get_partition(number)
-        # An empty answer after the wait is no error: the page asks again.
-        found = await pull_cut_counted(page.call.memory, stream, FromIndex(start), ROWS, ROW_BYTES_MAX, WAIT_S)
+        # The wait asks for no data, so it holds no memory. An empty answer after it is no error: the page asks again.
+        limit = ROWS if (await pull_cut(stream, FromIndex(start), 1, 0, WAIT_S)).messages else 0
+        async with page.call.memory.making(cut_bytes(limit, ROW_BYTES_MAX)):
+            found = await pull_cut(stream, FromIndex(start), limit, ROW_BYTES_MAX)
     rows = [_row(each, view) for each in found.messages]
     return page.show(
         "message_rows.html",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -93,10 +92,6 @@ def asset(name: str) -> str:
     return f"/dashboard/static/{name}?v={hashlib.sha256(ASSETS[name][0]).hexdigest()[:12]}"
 
 
-def _if_known(function: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: "-" if value is None else function(value)
-
-
 @cache
 def _templates() -> Environment:
     # The first page loads jinja2, which takes 2 MB.
@@ -110,7 +105,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["kept"] = kept
-    environment.filters.update({each.__name__: _if_known(each) for each in (number, size, duration, clock, ago)})
+    for each in (number, size, duration, clock, ago):
+        environment.filters[each.__name__] = lambda value, shown=each: "-" if value is None else shown(value)
     environment.globals.update(link=link, asset=asset, Right=Right)
     return environment
 

@@ -252,7 +252,11 @@ class HttpConnection:
             raise ClientDisconnect
         try:
             if message["type"] == "http.response.start":
-                self._begin(message["status"], message["headers"])
+                # After a body that was not read to its end, no other request can be found.
+                is_last = self._is_last or self._h11.their_state in (h11.SEND_BODY, h11.ERROR)
+                self.stream.traffic.sent += 1
+                headers = (*message["headers"], (b"date", _date(int(time.time()))))
+                self._head = self._h11.send(_response(message["status"], headers, is_last)) or b""
                 return
             data, has_more = b"" if self._is_head else message.get("body", b""), message.get("more_body", False)
             await self._put(h11.Data(data=data), *([] if has_more else [h11.EndOfMessage()]))
@@ -262,13 +266,6 @@ class HttpConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_over = True
             raise ClientDisconnect from error
-
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        # After a body that was not read to its end, no other request can be found.
-        is_last = self._is_last or self._h11.their_state in (h11.SEND_BODY, h11.ERROR)
-        self.stream.traffic.sent += 1
-        response = _response(status, (*headers, (b"date", _date(int(time.time())))), is_last)
-        self._head = self._h11.send(response) or b""
 
     async def _put(self, *events: h11.InformationalResponse | h11.Data | h11.EndOfMessage) -> None:
         try:

@@ -61,17 +61,6 @@ async def pull_counted(
     return page
 
 
-async def pull_cut_counted(
-    memory: RequestMemory, stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0
-) -> CutPage:
-    """Returns a page as `pull_cut` does. Its bytes stay counted until `memory` makes something else."""
-    memory.note(made_bytes=0)
-    if wait_s and not (await pull_cut(stream, start, min(limit, 1), 0, wait_s)).messages:
-        limit = 0
-    async with memory.making(cut_bytes(limit, data_bytes_max)):
-        return await pull_cut(stream, start, limit, data_bytes_max)
-
-
 def cut_bytes(messages: int, data_bytes_max: int) -> int:
     return messages * (data_bytes_max + BESIDE_BYTES) * COPIES
 
