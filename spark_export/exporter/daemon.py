@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def _metric(kind: str, name: str, text: str, default: float | None = 0) -> Any:
 _counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ExporterStatistics(Collector):
     """The metrics of an exporter since its process started. A gauge without a value is left out."""
 
@@ -79,22 +79,21 @@ class ExporterStatistics(Collector):
         "last_success_timestamp_seconds", "Time at which the last successful run ended, in seconds since 1970.", None
     )
 
-    def added(self, **amounts: int) -> ExporterStatistics:
-        """Returns the metrics with these amounts added to the counters of these names."""
-        return replace(self, **{name: getattr(self, name) + amount for name, amount in amounts.items()})
+    def count_step(self, step: ExportStep) -> None:
+        """Counts a published step, even if its run goes on."""
+        self.steps += 1
+        for name in AMOUNTS:
+            setattr(self, name, getattr(self, name) + getattr(step, name))
 
-    def after_step(self, step: ExportStep) -> ExporterStatistics:
-        """Returns the metrics after a step was published, even if its run goes on."""
-        return self.added(steps=1, **{name: getattr(step, name) for name in AMOUNTS})
-
-    def after_run(self, outcome: ExportOutcome, now_s: float) -> ExporterStatistics:
-        """Returns the metrics after a run whose steps `after_step` has counted. A run that left out streams counts as
-        failed."""
-        told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
-        if outcome.left_out:
-            return told.added(runs=1, failed_runs=1)
-        told = told.added(runs=1, idle_runs=outcome.run_id is None)
-        return replace(told, last_run_seconds=outcome.seconds, last_success_s=now_s)
+    def count_run(self, outcome: ExportOutcome | None, now_s: float) -> None:
+        """Counts a run, without its steps; None: it failed. A run that left out streams counts as failed, too."""
+        self.runs += 1
+        self.failed_runs += outcome is None or bool(outcome.left_out)
+        if outcome is not None:
+            self.streams_left_out, self.rows_left = len(outcome.left_out), outcome.rows_left
+            if not outcome.left_out:
+                self.idle_runs += outcome.run_id is None
+                self.last_run_seconds, self.last_success_s = outcome.seconds, now_s
 
     def collect(self) -> Iterator[Metric]:
         for each in fields(self):
@@ -128,41 +127,49 @@ def run_daemon(
 
     on_outcome: called after each run that did not fail, even if the run left out some streams.
     """
-    statistics = ExporterStatistics()
+    statistics, stop = ExporterStatistics(), exporter.stop
     if metrics_file is not None:
         try:
             write_metrics(metrics_file, statistics)
         except OSError as error:
             raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
 
+    def keep_metrics() -> None:
+        try:
+            if metrics_file is not None:
+                write_metrics(metrics_file, statistics)
+        except OSError as error:
+            logger.error("metrics not written", file=str(metrics_file), error=str(error))
+
     def count(step: ExportStep) -> None:
         # A first run can take hours, so the metrics are updated after each published step.
-        nonlocal statistics
         log_step(step)
-        statistics = statistics.after_step(step)
-        _keep_metrics(metrics_file, statistics)
+        statistics.count_step(step)
+        keep_metrics()
 
-    stop = exporter.stop
     with stop_signals(stop, []):
         while not stop.is_set():
             started_s = time.monotonic()
             outcome = _run_once(exporter, count)
-            if outcome is not None:
-                statistics = statistics.after_run(outcome, time.time())
-                if on_outcome is not None:
-                    on_outcome(outcome)
-            elif stop.is_set():
+            if outcome is None and stop.is_set():
                 break
-            else:
-                statistics = statistics.added(runs=1, failed_runs=1)
+            statistics.count_run(outcome, time.time())
+            if outcome is not None and on_outcome is not None:
+                on_outcome(outcome)
             if upkeep is not None and not stop.is_set():
-                statistics = _keep_table(upkeep, statistics)
+                _keep_table(upkeep, statistics)
             delay_s, skipped = next_start(started_s, time.monotonic(), every_s, random.random())
             if skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=skipped)
-            statistics = statistics.added(skipped_starts=skipped)
-            _keep_metrics(metrics_file, statistics)
-            _rest(exporter, delay_s)
+            statistics.skipped_starts += skipped
+            keep_metrics()
+            # Wait until the next start, or until a signal.
+            end_s = time.monotonic() + delay_s
+            while not stop.is_set():
+                exporter.check_alive()
+                if (left_s := end_s - time.monotonic()) <= 0:
+                    break
+                stop.wait(min(left_s, ALIVE_S))
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
     logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
@@ -184,35 +191,18 @@ def _run_once(exporter: Exporter, on_step: OnStep) -> ExportOutcome | None:
     return outcome
 
 
-def _rest(exporter: Exporter, delay_s: float) -> None:
-    """Waits until the next start, or until a signal. Raises SparkLost."""
-    end_s = time.monotonic() + delay_s
-    while not exporter.stop.is_set():
-        exporter.check_alive()
-        if (left_s := end_s - time.monotonic()) <= 0:
-            break
-        exporter.stop.wait(min(left_s, ALIVE_S))
-
-
-def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> None:
     """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
         done = upkeep.run()
     except (ExportError, OSError) as error:
         logger.error("upkeep failed", error=" ".join(str(error).split()))
-        return statistics.added(failed_upkeeps=1)
+        statistics.failed_upkeeps += 1
+        return
     if done.merged or done.expired:
         logger.info("table kept", files_before=done.files_before, files=done.files_after, expired=done.expired)
-    return statistics.added(compactions=done.merged > 0, expired=done.expired)
-
-
-def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
-    """Replaces the metrics file. A failure, as on a full disk, is only logged."""
-    try:
-        if path is not None:
-            write_metrics(path, statistics)
-    except OSError as error:
-        logger.error("metrics not written", file=str(path), error=str(error))
+    statistics.compactions += done.merged > 0
+    statistics.expired += done.expired
 
 
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:

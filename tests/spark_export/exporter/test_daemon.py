@@ -112,9 +112,10 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
     lost = IndexRange(Incarnation("orders", 0, 0, 1), 4, 11, lost=4)
     step = ExportStep(3, (lost,), rows=7, data_bytes=70, file_bytes=50, files=2, seconds=1.5)
     partly = replace(outcome, left_out=(LeftOutStream("a", "lost"), LeftOutStream("b", "lost")))
-    statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5)
-    statistics = statistics.after_run(partly, 14.0).added(runs=1, failed_runs=1, skipped_starts=2)
-    statistics = statistics.added(failed_upkeeps=1, compactions=1, expired=3)
+    statistics = ExporterStatistics(skipped_starts=2, failed_upkeeps=1, compactions=1, expired=3)
+    statistics.count_step(step)
+    for each, now_s in ((outcome, 10.0), (idle, 12.5), (partly, 14.0), (None, 15.0)):
+        statistics.count_run(each, now_s)
     write_metrics(tmp_path / "m.prom", statistics)
     text = (tmp_path / "m.prom").read_text()
     samples = dict(line.split() for line in text.splitlines() if not line.startswith("#"))

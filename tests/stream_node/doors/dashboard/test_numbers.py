@@ -199,19 +199,14 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     from spark_export.exporter.daemon import ExporterStatistics, write_metrics
     from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.planning import ExportStep
     from spark_export.exporter.run import Exporter
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
-    def count(step: ExportStep) -> None:
-        nonlocal statistics
-        statistics = statistics.after_step(step)
-
     def export(address: str) -> None:
         settings = ExportSettings(lake, address, selection=Selection(("orders",)), accept_lost=True)
         with Exporter(settings) as exporter:
-            exporter.run(on_step=count)
+            exporter.run(on_step=statistics.count_step)
 
     async with http_node(tmp_path, export_folders=(str(lake),)) as node, node.client() as client:
         async with connect(node.running.address) as streams:
