@@ -209,8 +209,7 @@ def is_sparks(error: BaseException) -> bool:
 
 def find_own_message(text: str) -> str | None:
     """Finds the message of an error of this project in Spark's error message, which has the traceback of a worker."""
-    found = OURS.search(text)
-    return None if found is None else found.group(1)
+    return found[1] if (found := OURS.search(text)) else None
 
 
 def first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ from spark_export.source.plan import QueryPosition, by_place, to_offsets
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
-from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
+from spark_export.tables.model import FilesPlan, IndexRange, LeftOutStream, TablePosition, TableState, Written
 
 logger = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class SparkExporter(Exporter):
             return []
         self._check_stop()
         # In the main thread, PySpark would replace the handler of Ctrl-C.
-        querying = in_thread(lambda: self._query(planned, self._take), "export-query")
+        querying = in_thread(self._query, "export-query")
         wait([querying])
         # After a signal, a commit that had begun is complete, and whatever ended the query is no failure.
         self._check_stop()
@@ -109,9 +109,9 @@ class SparkExporter(Exporter):
             return None
         return []
 
-    def _query(self, planned: Mapping[tuple[str, int], IndexRange], take: Callable[[Any], None]) -> None:
-        """Runs the query in a thread. Raises ExportErrors of `take`, and TaskFailed."""
-        left = [each for each in planned.values() if each.rows]
+    def _query(self) -> None:
+        """Exports the planned ranges. Raises TaskFailed, and the ExportErrors of `_take`."""
+        left = [each for each in self._planned.values() if each.rows]
         try:
             session = self._ensure_session()
             register_format(session, PagesSource)
@@ -122,7 +122,7 @@ class SparkExporter(Exporter):
                 rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
                 options = {"maxOffsetsPerTrigger": str(rows_max), **self._source_options(left)}
                 rows = session.readStream.format(PAGES).options(**options).load()
-                with open_query(rows, take, availableNow=True) as query:
+                with open_query(rows, self._take, availableNow=True) as query:
                     while not self.stop.is_set() and not query.awaitTermination(STOP_POLL_S):
                         pass
                 return
@@ -132,13 +132,13 @@ class SparkExporter(Exporter):
                 part = take_step(left, rows_max, bytes_max)
                 ends = to_offsets({each.of.place: QueryPosition(each.end) for each in part})
                 options = {**self._source_options(part), "endingOffsets": json.dumps(ends)}
-                take(session.read.format(PAGES).options(**options).load())
+                self._take(session.read.format(PAGES).options(**options).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
         except Exception as error:
-            if is_sparks(error):
-                raise task_error(str(error)) from error
-            raise
+            if not is_sparks(error):
+                raise
+            raise task_error(str(error)) from error
 
     def _source_options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""
@@ -151,7 +151,12 @@ class SparkExporter(Exporter):
         state = self._log.load()
         self._check_incarnations()
         latest = state.latest()
-        starts = {place: _behind(each, latest.get(place)) for place, each in self._planned.items()}
+        starts = dict(self._planned)
+        for place, each in self._planned.items():
+            of, position = latest.get(place, (None, TablePosition(0)))
+            # Earlier micro-batches have moved the table's position.
+            if of == each.of and position.end > each.begin:
+                starts[place] = replace(each, begin=position.end, lost=0)
         step = self._step(state, lambda plan: write_files(rows, plan, starts, is_remote=self._is_remote))
         if step is not None:
             self._committed(step)
@@ -191,13 +196,6 @@ class SparkExporter(Exporter):
         if self._session is None:
             self._session = open_session(name="stream-node export", **self._options)
         return self._session
-
-
-def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRange:
-    """Returns the part of a range behind the table's position, which earlier micro-batches have moved."""
-    if known is None or known[0] != each.of or known[1].end <= each.begin:
-        return each
-    return replace(each, begin=known[1].end, lost=0)
 
 
 def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:

@@ -18,14 +18,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_export.errors import OptionError, SourceError, SourceUnreachable
-from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_partitions
+from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_partitions, saved_indexes
 from spark_export.source.options import compile_pattern, read_options
 from spark_export.source.plan import ReadRange, StreamEnds
-from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.errors import ExportStopped, RangeIncomplete
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, TablePosition, TableState, Written
 from stream_client import StreamNotFound, Tls, Token, blocking
-from stream_client.blocking import SavedIndexes, list_positions, set_position
+from stream_client.blocking import SavedIndexes, set_position
 from stream_storage.failpoint import failpoint
 
 T = TypeVar("T")
@@ -112,8 +112,7 @@ class NodeSide:
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
         """Returns the saved indexes of a client, by stream and partition. Raises ClientErrors."""
         with self._connect() as client:
-            found = list_positions(client, client_id=client_id)
-            return {(each.stream_name, each.partition): each.index for each in found}
+            return saved_indexes(client, client_id)
 
     def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
         """Saves the next index of each incarnation for a client, which shows the lag. Raises ClientErrors."""
@@ -169,10 +168,6 @@ class NodeSide:
         return blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token)
 
 
-class _Stopped(Exception):
-    """The run has ended without this task, whose files are removed."""
-
-
 def run_tasks(
     tasks: Sequence[Sequence[IndexRange]],
     plan: FilesPlan,
@@ -202,7 +197,7 @@ def run_tasks(
                 progress[number] = rows, data_bytes
                 failpoint("writing")
                 if stop.is_set():
-                    raise _Stopped
+                    raise ExportStopped("the run has ended without this task")
 
             written = write_ranges(task, node.read, plan, is_of_stream=node.is_of_stream, on_rows=told)
             done.append(written)

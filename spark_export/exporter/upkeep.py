@@ -79,7 +79,15 @@ def forget(
     needed = ("timestamp",) if key is None else ("timestamp", "key")
     if lacking := [each for each in needed if names and each not in names]:
         raise TableRefused(f"the table {log.address} has no column {lacking[0]}; erase its rows with another program")
-    until_us = _latest_us(log, stream)
+    # The clock of the node can be, or can have been, ahead of the clock here. So the times of the rows count, too, and
+    # the time of the last exported message, whose row may have been removed. Delta's log has milliseconds.
+    positions = [each for of, each in log.load().positions.items() if of.stream == stream]
+    times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]
+    for batch in log.read(["stream", "timestamp"]):
+        if "timestamp" in batch.schema.names:
+            found = pc.max(batch.filter(pc.equal(batch.column("stream"), stream)).column("timestamp"))
+            times_us += [found.cast("int64").as_py()] if found.is_valid else []
+    until_us = max(times_us)
     rows = log.forget(stream, key, until_us)
     rule = log.owners_rule()
     expired = log.expire(keep_s or 0.0, exactly=keep_s is not None)
@@ -91,18 +99,3 @@ def forget(
     done |= {"kept_by": rule.said if is_kept else "", "still_in": still_in}
     history.add_record("forget", done)
     return done
-
-
-def _latest_us(log: TableLog, stream: str) -> int:
-    """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
-
-    The clock of the node can be, or can have been, ahead of the clock here. So the times of the rows count, too, and
-    the time of the last exported message, whose row may have been removed. Delta's log has milliseconds.
-    """
-    positions = [each for of, each in log.load().positions.items() if of.stream == stream]
-    times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]
-    for batch in log.read(["stream", "timestamp"]):
-        if "timestamp" in batch.schema.names:
-            found = pc.max(batch.filter(pc.equal(batch.column("stream"), stream)).column("timestamp"))
-            times_us += [found.cast("int64").as_py()] if found.is_valid else []
-    return max(times_us)

@@ -98,15 +98,15 @@ class TableSource(Shipped):
         return TableStreamReader(BronzeTable.of(self.options), start, int(self.options["rows_max"]))
 
 
+@dataclass
 class TableReader(DataSourceReader):
-    def __init__(self, table: BronzeTable) -> None:
-        self._table = table
+    table: BronzeTable
 
     def partitions(self) -> list[InputPartition]:
-        return plan_files(self._table, None)
+        return plan_files(self.table, None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(self._table, partition.value)
+        return read_part(self.table, partition.value)
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

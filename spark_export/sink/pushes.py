@@ -32,7 +32,7 @@ from spark_export.source.options import ReadOptions, WriteOptions
 from spark_export.source.plan import Place, ReadRange, StreamEnds, by_place
 from spark_export.source.range_reader import bulk_pages
 from stream_client import AccessDenied, ClientError, RequestRefused
-from stream_client.blocking import Publisher, Stream, StreamClient, list_positions, set_position
+from stream_client.blocking import Publisher, Stream, StreamClient, set_position
 from stream_client.core.pushes import KeyedPush
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_service.extensions import decode_extras
@@ -169,7 +169,7 @@ class Pushes:
 
     def _find_earlier(self, client: StreamClient, attempt: Attempt) -> None:
         """Loads the saved indexes of the query, and finds the rows that earlier executions of this task stored."""
-        self._record = load_record(client, attempt.query)
+        self._record = node.saved_indexes(client, attempt.query)
         if self.is_committed():
             return
         for place in (each for each in self._record if each[0] != MARK):
@@ -348,11 +348,6 @@ def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> 
     return own, tasks
 
 
-def load_record(client: StreamClient, client_id: str) -> dict[Place, int]:
-    found = list_positions(client, client_id=client_id)
-    return {(each.stream_name, each.partition): each.index for each in found}
-
-
 def save_place(client: StreamClient, client_id: str, place: Place, index: int) -> None:
     """Saves an index of a query for a partition, unless a higher index is saved. Raises ClientErrors, BadAnswer."""
     request = FencedSave(1, client_id, *place, index, None)
@@ -364,7 +359,7 @@ def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[
     """Records that a batch is stored, and saves the next index of each written partition. The call can be repeated."""
     # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(client, client_id, (MARK, 0), batch + 1)
-    record = load_record(client, client_id)
+    record = node.saved_indexes(client, client_id)
     places = {place for place in {*record, *written} if place[0] != MARK}
     for stream in sorted({stream for stream, _ in places}):
         for each in node.list_partitions(client, stream):

@@ -126,6 +126,12 @@ def find_partition(client: blocking.StreamClient, place: Place) -> StreamEnds | 
     return next((each for each in list_partitions(client, place[0]) if each.partition == place[1]), None)
 
 
+def saved_indexes(client: blocking.StreamClient, client_id: str) -> dict[Place, int]:
+    return {
+        (each.stream_name, each.partition): each.index for each in blocking.list_positions(client, client_id=client_id)
+    }
+
+
 @contextmanager
 def mapped_errors() -> Iterator[None]:
     try:

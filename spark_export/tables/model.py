@@ -240,8 +240,8 @@ def check_next(state: TableState, ranges: Iterable[IndexRange]) -> None:
 def hive_folder(partition: Mapping[str, str]) -> str:
     """Returns the folders `stream=…/date=…/`, escaped as in Hive and Spark. Only ASCII is escaped, because Spark
     decodes each escaped byte as one character."""
-    return "".join(f"{name}={_escaped(value)}/" for name, value in partition.items())
-
-
-def _escaped(value: str) -> str:
-    return "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value) or NO_NAME
+    escaped = {
+        name: "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value)
+        for name, value in partition.items()
+    }
+    return "".join(f"{name}={value or NO_NAME}/" for name, value in escaped.items())

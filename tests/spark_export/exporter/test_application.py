@@ -333,7 +333,9 @@ class FailingQuery(MagicMock):
         return True
 
 
-def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World) -> None:
+def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: the daemon counts such a run as failed, and goes on. Method: a query whose `foreachBatch` has the client's
     error, as the daemon expects it."""
     session, query = MagicMock(), FailingQuery()
@@ -344,8 +346,11 @@ def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World)
     def fail(rows: Any) -> None:
         raise NodeUnreachable("127.0.0.1:4000 cannot be reached")
 
-    with SparkExporter(world.settings, session=session) as exporter, pytest.raises(NodeUnreachable):
-        exporter._query({of.place: IndexRange(of, 0, 1)}, fail)
+    with SparkExporter(world.settings, session=session) as exporter:
+        exporter._planned = {of.place: IndexRange(of, 0, 1)}
+        monkeypatch.setattr(exporter, "_take", fail)
+        with pytest.raises(NodeUnreachable):
+            exporter._query()
 
 
 def test_a_stream_whose_name_ends_like_another_one_is_not_blamed() -> None:
