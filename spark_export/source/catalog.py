@@ -131,7 +131,7 @@ def starting_indexes(
 ) -> dict[Place, int]:
     """Returns the index where a new read of each partition begins. default: EARLIEST or LATEST. Raises OptionError."""
     starting = default if options.starting is None else options.starting
-    found = _indexes(catalog, ends, starting, options.starting_time_us, "startingOffsets")
+    found = resolved_indexes(catalog, ends, starting, options.starting_time_us, "startingOffsets")
     late = [place for place, index in found.items() if index >= ends[place].next_index]
     if options.starting_time_us is not None and late and options.late_start_is_error:
         stream, partition = late[0]
@@ -143,14 +143,10 @@ def starting_indexes(
     return found
 
 
-def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
-    """Returns the exclusive index where a batch read ends, for each partition."""
-    return _indexes(catalog, ends, options.ending, options.ending_time_us, "endingOffsets")
-
-
-def _indexes(
+def resolved_indexes(
     catalog: Catalog, ends: Ends, offsets: int | Offsets, time_us: int | Offsets | None, option: str
 ) -> dict[Place, int]:
+    """Returns the index that the option, by an index or by a time, names in each partition. Raises OptionError."""
     if time_us is None:
         return resolve(offsets, ends, option)
     times = for_each(time_us, ends, f"{option}ByTimestamp")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from pyspark.sql.streaming import listener
@@ -23,7 +24,15 @@ def offsets_behind_latest(*sources: listener.SourceProgress) -> dict[str, float]
     sources: elements of `sources` in the progress of a query. A source without offsets, or with offsets of another
     format, does not count. The result is empty if no source counts.
     """
-    lags = [lag for source in sources for lag in _lags(source)]
+    lags = list[int]()
+    for source in sources:
+        # Offsets are a JSON text or its parsed object, perhaps of another format.
+        with suppress(AttributeError, TypeError, ValueError):
+            reached, last = (
+                from_offsets(json.loads(each) if isinstance(each, str) else each)
+                for each in (source.endOffset, source.latestOffset)
+            )
+            lags += [count_between(reached, {place: at}) for place, at in last.items()] if reached else []
     found = {"avg": sum(lags) / len(lags), "max": max(lags), "min": min(lags)} if lags else {}
     return {f"{name}OffsetsBehindLatest": value for name, value in found.items()}
 
@@ -54,15 +63,3 @@ class LagListener(listener.StreamingQueryListener):
 
     def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
         self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
-
-
-def _lags(source: listener.SourceProgress) -> list[int]:
-    # Offsets are a JSON text or its parsed object, perhaps of another format.
-    try:
-        reached, last = (
-            from_offsets(json.loads(each) if isinstance(each, str) else each)
-            for each in (source.endOffset, source.latestOffset)
-        )
-    except (AttributeError, TypeError, ValueError):
-        return []
-    return [count_between(reached, {place: at}) for place, at in last.items()] if reached else []

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
 from spark_export.source import plan, spark_versions
-from spark_export.source.catalog import ending_indexes, find_catalog, is_chosen, selected, starting_indexes
+from spark_export.source.catalog import find_catalog, is_chosen, resolved_indexes, selected, starting_indexes
 from spark_export.source.options import ReadOptions, has_mark
 from spark_export.source.plan import EARLIEST, LATEST
 from spark_export.source.range_reader import RangeReader, report_losses
@@ -109,7 +109,9 @@ class BatchReader(PlannedReader, DataSourceReader):
         if has_mark(self._options.starting, LATEST):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
         start, ends = self._start(EARLIEST)
-        return self._tasks(start, plan.positions(ending_indexes(self._options, self._catalog, ends), ends), ends)
+        given = self._options.ending, self._options.ending_time_us
+        end = resolved_indexes(self._catalog, ends, *given, "endingOffsets")
+        return self._tasks(start, plan.positions(end, ends), ends)
 
 
 class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
