@@ -196,12 +196,11 @@ class DeltaLog(log.TableLog):
         has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
         found = []
         for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            found_values = ((name.split(".", 1), value) for name, value in each.items())
             # The values of partitions are as JSON has them: a date is a text.
             values = {
-                name[1]: value if isinstance(value, int | None) else str(value)
-                for name, value in found_values
-                if name[0] == "partition"
+                name.removeprefix("partition."): value if isinstance(value, int | None) else str(value)
+                for name, value in each.items()
+                if name.startswith("partition.")
             }
             address, indexes = f"{self.address}/{unquote(each['path'])}", (each.get("min.index"), each.get("max.index"))
             sizes = each["size_bytes"], each["num_records"]

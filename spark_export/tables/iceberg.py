@@ -278,15 +278,10 @@ class IcebergLog(log.TableLog):
             # If the owner of the table has set an age, that age decides, and not our number.
             beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
-            if not exactly:
-                branches = (
-                    ref for ref in table.metadata.refs.values() if ref.snapshot_ref_type == SnapshotRefType.BRANCH
-                )
-                heads = [table.metadata.snapshot_by_id(ref.snapshot_id) for ref in branches]
-                kept = (
-                    each for head in heads for each in islice(ancestors_of(head, table.metadata), rule.versions_min)
-                )
-                protected |= {each.snapshot_id for each in kept}
+            for ref in () if exactly else table.metadata.refs.values():
+                if ref.snapshot_ref_type == SnapshotRefType.BRANCH:
+                    line = ancestors_of(table.metadata.snapshot_by_id(ref.snapshot_id), table.metadata)
+                    protected |= {each.snapshot_id for each in islice(line, rule.versions_min)}
             expired = [
                 number
                 for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
@@ -298,13 +293,11 @@ class IcebergLog(log.TableLog):
             needed = _files_of_snapshots(self._open())
             # A file that no snapshot ever had can belong to a run that is still at work.
             orphans_s = now_s - max(keep_s, log.ORPHANS_S)
-            removed = 0
-            for each in own:
-                is_old = each.base_name in before or each.mtime.timestamp() <= orphans_s
-                if is_old and each.base_name not in needed:
-                    filesystem.delete_file(each.path)
-                    removed += 1
-        return len(expired) + removed
+            old = (each for each in own if each.base_name in before or each.mtime.timestamp() <= orphans_s)
+            gone = [each.path for each in old if each.base_name not in needed]
+            for path in gone:
+                filesystem.delete_file(path)
+        return len(expired) + len(gone)
 
     def is_own(self) -> bool:
         return bool(self._open().properties.get("comment") == log.DESCRIPTION)
