@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,25 +25,18 @@ class Ending(NamedTuple):
 def read_endings(config: Config) -> list[Ending]:
     """Returns the ends of the certificates and tokens, the next one first. It takes milliseconds: call it in a thread.
     Of several certificates in a file, the first end counts. A file that cannot be read has no end."""
-    return sorted((*_certificates(config), *_tokens(config)))
-
-
-def _certificates(config: Config) -> Iterator[Ending]:
-    files = {name: file for name in CERTIFICATES if (file := getattr(config, name)) is not None}
-    if not files:
-        return
-    from cryptography import x509
-
-    for name, file in files.items():
+    endings = []
+    for name, file in ((each, getattr(config, each)) for each in CERTIFICATES):
         with suppress(OSError, ValueError):
-            found = x509.load_pem_x509_certificates(Path(file).read_bytes())
-            times = ((each.not_valid_after_utc, each.not_valid_before_utc) for each in found)
-            ends, began = min(times)
-            yield Ending(ends.timestamp(), began.timestamp(), "certificate", name)
+            if file is not None:
+                # Only a node with certificates loads this.
+                from cryptography import x509
 
-
-def _tokens(config: Config) -> Iterator[Ending]:
+                found = x509.load_pem_x509_certificates(Path(file).read_bytes())
+                ends, began = min((each.not_valid_after_utc, each.not_valid_before_utc) for each in found)
+                endings.append(Ending(ends.timestamp(), began.timestamp(), "certificate", name))
     with suppress(OSError, TokenFileError):
         for token in load_tokens(token_file(config.data_dir)):
             if token.revoked_s is None and token.expires_s is not None:
-                yield Ending(float(token.expires_s), float(token.created_s), "token", token.name)
+                endings.append(Ending(float(token.expires_s), float(token.created_s), "token", token.name))
+    return sorted(endings)
