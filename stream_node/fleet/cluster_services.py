@@ -59,8 +59,8 @@ class StreamShards:
         def is_wanted(record: StreamRecord) -> bool:
             return shard_of(stream_address(record.name, record.partition)) in wanted
 
-        # The workers start in this callback. If a task that waits for the list starts them a moment later, messages
-        # overtake others: the simulation finds that with the seeds 675 and 785.
+        # The workers start in this callback. If a task that waits for the list starts them a moment later, some
+        # messages overtake others, as the simulation of a cluster shows.
         def listed(operation: Do[list[StoredStream]]) -> None:
             error = operation.error
             if error is None:
