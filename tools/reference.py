@@ -26,8 +26,7 @@ sys.path.insert(0, str(ROOT))
 from stream_node.cli.app import build  # noqa: E402
 from stream_node.cli.commands import options_of  # noqa: E402
 from stream_node.cli.node.serve import ServeOptions  # noqa: E402
-from stream_node.cli.options import NodeOptions  # noqa: E402
-from stream_node.cli.request_options import RequestOptions  # noqa: E402
+from stream_node.cli.options import NodeOptions, RequestOptions  # noqa: E402
 from stream_node.cli.values import SECONDS, parse_duration, parse_size  # noqa: E402
 from stream_node.node import config  # noqa: E402
 from stream_node.node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402

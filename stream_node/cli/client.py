@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from stream_node.cli.options import RUNS, NodeOptions
+from stream_node.cli.options import GIVEN, RUNS, NodeOptions, RequestOptions, reaching, services_of
 from stream_node.cli.output import tell
-from stream_node.cli.request_options import GIVEN, RequestOptions, reaching, services_of
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING or RUNS:

@@ -21,8 +21,7 @@ from ockam.transport.wire_legacy import LEGACY
 from stream_client import FromEnd, Header, NotSupported, Push, StreamClient, connect
 from stream_client.core.service_route import index_service_of
 from stream_node.cli.client import open_target, with_client
-from stream_node.cli.options import NodeOptions
-from stream_node.cli.request_options import GIVEN, RequestOptions, ServiceOptions
+from stream_node.cli.options import GIVEN, NodeOptions, RequestOptions, ServiceOptions
 from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import check_contact, run_to_signal
-from stream_node.cli.options import RUNS, ContextOption, NodeOption, NodeOptions, ViaOption
+from stream_node.cli.options import GIVEN, NO_CHANNEL, RUNS, ContextOption, NodeOption, NodeOptions, ViaOption, reaching
 from stream_node.cli.output import columns, counted, say
-from stream_node.cli.request_options import GIVEN, NO_CHANNEL, reaching
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from stream_node.cli.exports.export_options import (
     SparkOptions,
     TableOptions,
 )
-from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
+from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, proof_for
 from stream_node.cli.output import columns, counted, progress_shown, say, say_each
-from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import UsageError, parse_duration, time_text
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")

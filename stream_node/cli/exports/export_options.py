@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
-from stream_node.cli.request_options import proof_for
+from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, proof_for
 from stream_node.cli.values import UsageError, parse_duration, parse_size, split_pair
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.options import RUNS, ConfigOption
+from stream_node.cli.options import NO_TLS, RUNS, ConfigOption, TlsOptions
 from stream_node.cli.output import say
-from stream_node.cli.request_options import NO_TLS, TlsOptions
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING or RUNS:

@@ -10,26 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.options import (
+    NO_CHANNEL,
+    NO_SERVICES,
+    NO_TLS,
     RUNS,
+    VARIABLE,
+    ChannelOptions,
     ConfigOption,
     DataDirOption,
     ForwardOption,
     ListenOption,
     LogLevelOption,
+    ServiceOptions,
+    TlsOptions,
+    TokenFileOption,
     ViaOption,
     flags_of,
 )
 from stream_node.cli.output import AS_JSON, columns, counted, say, say_json, tell
-from stream_node.cli.request_options import (
-    NO_CHANNEL,
-    NO_SERVICES,
-    NO_TLS,
-    VARIABLE,
-    ChannelOptions,
-    ServiceOptions,
-    TlsOptions,
-    TokenFileOption,
-)
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING or RUNS:
