@@ -17,9 +17,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from stream_node.cli.options import ENV, NodeOptions
+from stream_node.cli.options import ENV, GIVEN, NodeOptions, RequestOptions
 from stream_node.cli.output import AS_JSON
-from stream_node.cli.request_options import GIVEN, RequestOptions
 
 Command: TypeAlias = Callable[..., Any]
 GroupT = TypeVar("GroupT")
@@ -168,7 +167,7 @@ COMMANDS: dict[str, str] = {
     "serve": "node.serve.serve",
     "push": "streams.push.push",
     **_of("streams.reading", "pull consume tail"),
-    "top": "node.top.top",
+    "top": "node.status.top",
     **_of("node.maintenance", "verify backup restore doctor"),
     "health": "node.health.health",
     "status": "node.status.status",
