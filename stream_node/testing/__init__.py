@@ -11,7 +11,6 @@ fixtures.
 from __future__ import annotations
 
 from stream_node.node.process import NodeNotStarted
-from stream_node.testing.hosted import HostedNode, NodeNotRunning
-from stream_node.testing.nodes import memory_node, node
+from stream_node.testing.nodes import HostedNode, NodeNotRunning, memory_node, node
 
 __all__ = ["HostedNode", "NodeNotRunning", "NodeNotStarted", "memory_node", "node"]
