@@ -31,7 +31,7 @@ class ContextError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A node, and how to reach it. For the fields that are options, see `stream_node.cli.request_options`.
+    """A node, and how to reach it. For the fields that are options, see `stream_node.cli.options`.
 
     via: the `host:port` of each further node on the way; the last one is the target. index_service: without it, its
     name is made from `service`. tls: its paths are absolute. peer: one or several identifiers, separated by commas."""
@@ -124,16 +124,14 @@ def get_context(contexts: Contexts, name: str) -> Target:
     return target
 
 
-def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
+def resolve_target(node: str | None, context: str | None, via: Sequence[str]) -> Target:
     """Returns the node of a command: the given node, the given context, the current context, or the default node.
     via: the further nodes on the way; they replace those of the context. Raises ContextError."""
-    found = find_target(node, context, via, file=file)
+    found = find_target(node, context, via)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
 
 
-def find_target(
-    node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
-) -> Target | None:
+def find_target(node: str | None, context: str | None, via: Sequence[str]) -> Target | None:
     """Returns the node as `resolve_target` does; None if that would be the default node."""
     # A misspelt variable would have no effect.
     mistakes = unknown_variables(os.environ)
@@ -145,7 +143,7 @@ def find_target(
         )
     if node is not None:
         return Target(complete_address(node), tuple(map(complete_address, via)))
-    contexts = load_contexts(file or contexts_file())
+    contexts = load_contexts(contexts_file())
     name = context if context is not None else contexts.current
     if name is None:
         return None

@@ -268,7 +268,18 @@ def prove(
     reading. under_way: the number of unconfirmed pushes at the kill; only these may be stored twice."""
     broken: list[str] = []
     for partition, pushes in confirmed.items():
-        broken += _check_confirmed(partition, pushes, stored[partition])
+        # Each confirmed push is stored at its index, the indexes rise without gaps, and nothing else is stored.
+        here = stored[partition]
+        for index, data in pushes:
+            if here.get(index) != data:
+                broken.append(f"partition {partition} index {index}: confirmed, but not stored as pushed")
+        if any(later <= earlier for (earlier, _), (later, _) in pairwise(pushes)):
+            broken.append(f"partition {partition}: confirmed out of order")
+        indexes, pushed = {index for index, _ in pushes}, {data for _, data in pushes}
+        if strangers := [index for index in here.keys() - indexes if here[index] not in pushed]:
+            broken.append(f"partition {partition}: {len(strangers)} stored messages that nobody pushed")
+        if here and sorted(here) != list(range(min(here), max(here) + 1)):
+            broken.append(f"partition {partition}: holes between the stored indexes")
     # Each consumed message is equal to the stored one; a consumer that was killed may read some messages twice.
     read: dict[tuple[int, int], bytes] = {}
     total = 0
@@ -289,21 +300,3 @@ def prove(
     if kept - count > under_way:
         broken.append(f"{kept - count} messages are stored again, and {under_way} were on their way at the kill")
     return DemoProof(count, kept, kept - count, len(read), total - len(read), tuple(broken))
-
-
-def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, bytes]) -> list[str]:
-    """Returns a text for each broken promise of one partition: each confirmed push is stored at its index, the
-    indexes rise without gaps, and nothing else is stored."""
-    broken = []
-    for index, data in pushes:
-        if stored.get(index) != data:
-            broken.append(f"partition {partition} index {index}: confirmed, but not stored as pushed")
-    if any(later <= earlier for (earlier, _), (later, _) in pairwise(pushes)):
-        broken.append(f"partition {partition}: confirmed out of order")
-    indexes, pushed = {index for index, _ in pushes}, {data for _, data in pushes}
-    strangers = [index for index in stored.keys() - indexes if stored[index] not in pushed]
-    if strangers:
-        broken.append(f"partition {partition}: {len(strangers)} stored messages that nobody pushed")
-    if stored and sorted(stored) != list(range(min(stored), max(stored) + 1)):
-        broken.append(f"partition {partition}: holes between the stored indexes")
-    return broken

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ockam.errors import InvalidAddress
+from stream_node.cli import contexts
 from stream_node.cli.contexts import (
     DEFAULT_NODE,
     ContextError,
@@ -24,6 +25,13 @@ from tests.cli.promised import promised
 
 OFFICE, LAB = Target("10.0.0.5:4000"), Target("lab:4000", ("inner:4001",))
 BOTH = Contexts("office", {"office": OFFICE, "lab": LAB})
+
+
+@pytest.fixture
+def own_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of contexts for this test alone."""
+    monkeypatch.setattr(contexts, "contexts_file", lambda: tmp_path / "contexts")
+    return contexts.contexts_file()
 
 
 def test_contexts_are_added_listed_used_and_removed(command: CommandLine) -> None:
@@ -82,16 +90,16 @@ def test_removing_another_one_leaves_the_one_in_use() -> None:
     ],
 )
 def test_which_node_a_command_talks_to(
-    tmp_path: Path, node: str | None, context: str | None, via: list[str], target: Target
+    own_contexts: Path, node: str | None, context: str | None, via: list[str], target: Target
 ) -> None:
-    save_contexts(tmp_path / "contexts", BOTH)
-    assert resolve_target(node, context, via, file=tmp_path / "contexts") == target
+    save_contexts(own_contexts, BOTH)
+    assert resolve_target(node, context, via) == target
 
 
-def test_without_contexts_it_is_the_default(tmp_path: Path) -> None:
-    assert resolve_target(None, None, (), file=tmp_path / "none") == Target(DEFAULT_NODE)
+def test_without_contexts_it_is_the_default(own_contexts: Path) -> None:
+    assert resolve_target(None, None, ()) == Target(DEFAULT_NODE)
     with pytest.raises(ContextError, match="and no other one"):
-        resolve_target(None, "lab", (), file=tmp_path / "none")
+        resolve_target(None, "lab", ())
 
 
 def test_two_nodes_at_once_are_refused(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

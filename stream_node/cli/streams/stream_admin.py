@@ -67,9 +67,19 @@ async def create(
     Only this command adds partitions to a stream. With more partitions, a key may belong to another partition
     than before.
     """
-    kept = limits.make()
-    now, before, is_listed = await _ensure(client, stream, partitions)
-    made = len(now) - (0 if before is None else len(before.partitions)) if is_listed else None
+    kept, before, made = limits.make(), None, None
+    now: Sequence[Stream] = ()
+    try:
+        before, is_listed = await client.find_stream(stream), True
+    except RequestRefused:
+        # The earlier partitions on a peer that does not list its streams are unknown.
+        is_listed = False
+    if before is None or partitions is not None:
+        now = (await client.create_partitioned(stream, partitions or 1)).partitions
+    if is_listed:
+        # The stream is read again: it may have partitions above the requested number, also some of other clients.
+        now = (await client.get_stream(stream)).partitions
+        made = len(now) - (0 if before is None else len(before.partitions))
     if kept is not None:
         if not yes:
             await _confirm_retention(now, kept)
@@ -208,22 +218,6 @@ def retention(
             say(report, f"{stream}/{each.partition} {done} {_kept_text(kept)}, before {_kept_text(before)}")
 
     with_client(run, node)
-
-
-async def _ensure(
-    client: StreamClient, name: str, partitions: int | None
-) -> tuple[Sequence[Stream], PartitionedStream | None, bool]:
-    """Creates the missing partitions up to the given number. None: one partition, unless the stream exists.
-    Returns the partitions, the stream as it was before, and whether the peer lists its streams. If not, its earlier
-    partitions are unknown, and only the requested partitions are returned."""
-    try:
-        before = await client.find_stream(name)
-    except RequestRefused:
-        return (await client.create_partitioned(name, partitions or 1)).partitions, None, False
-    if before is None or partitions is not None:
-        await client.create_partitioned(name, partitions or 1)
-    # The stream is read again: it may have partitions above the requested number, also some of other clients.
-    return (await client.get_stream(name)).partitions, before, True
 
 
 def _created_text(name: str, now: Sequence[Stream], before: PartitionedStream | None, made: int | None) -> str:
