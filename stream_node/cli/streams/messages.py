@@ -29,25 +29,21 @@ def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = Fa
     """Yields the messages of the files, or of standard input: one list for each read, so no message waits for the next.
     whole: each file is one message. framed: each message follows its length. crlf: lines end with CR LF."""
 
-    def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    def split(source: io.FileIO) -> Iterator[list[bytes]]:
+        chunks = iter(lambda: source.read(CHUNK_BYTES), b"")
         lines = split_framed(chunks) if framed else split_lines(chunks)
         return ([line.removesuffix(b"\r") for line in batch] for batch in lines) if crlf else lines
 
     # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
     if not files:
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
-            yield from ([source.readall()],) if whole else split(_chunks(source))
+            yield from ([source.readall()],) if whole else split(source)
     for file in files:
         if whole:
             yield [file.read_bytes()]
             continue
         with file.open("rb", buffering=0) as source:
-            yield from split(_chunks(source))
-
-
-def _chunks(source: io.FileIO) -> Iterator[bytes]:
-    while chunk := source.read(CHUNK_BYTES):
-        yield chunk
+            yield from split(source)
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -176,26 +172,12 @@ class PrintFormat(NamedTuple):
         return self.keys or self.headers or self.times
 
 
-def write_message(
-    message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat, missing: int = 0
-) -> None:
-    """Writes one message, without a flush. missing: how many messages are missing before it. In JSON, a value that is
-    not UTF-8 is in base64 under the name `…_base64`."""
-    if print_format.as_json:
-        line = ndjson_line(message, partition, print_format, missing)
-    elif print_format.framed:
-        line = LENGTH.pack(len(message.data)) + message.data
-    else:
-        cells: Iterable[bytes] = (*_columns(message, print_format), message.data)
-        line = b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n"
-    sys.stdout.buffer.write(line)
-
-
 EVERYTHING = PrintFormat(keys=True, headers=True, times=True)
 
 
 def ndjson_line(message: Any, partition: int, print_format: PrintFormat = EVERYTHING, missing: int = 0) -> bytes:
-    """Returns a message as `--ndjson` prints it, by default with everything that is stored of it."""
+    """Returns a message as `--ndjson` prints it, by default with everything that is stored of it. A value that is not
+    UTF-8 is in base64 under the name `…_base64`. missing: how many messages are missing before it."""
     row: dict[str, Any] = {"partition": partition, "index": message.index}
     if missing:
         row["missing"] = missing
@@ -255,8 +237,16 @@ class Printer:
         first_missing = self._holes.pop((partition, message.index), message.index)
         if first_missing < message.index:
             report_hole(f"{self._stream}/{partition}", first_missing, message.index, self._fail)
-        if is_wanted:
-            write_message(message, partition, self._format, message.index - first_missing)
+        if not is_wanted:
+            return
+        if self._format.as_json:
+            line = ndjson_line(message, partition, self._format, message.index - first_missing)
+        elif self._format.framed:
+            line = LENGTH.pack(len(message.data)) + message.data
+        else:
+            cells: Iterable[bytes] = (*_columns(message, self._format), message.data)
+            line = b"\t".join(map(printable_bytes, cells) if self._format.escaped else cells) + b"\n"
+        sys.stdout.buffer.write(line)
 
 
 def report_hole(source: str, first_missing: int, next_there: int, fail: bool) -> None:

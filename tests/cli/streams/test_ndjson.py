@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_client import Header, RichMessage, blocking
-from stream_node.cli.streams.messages import MessageInput, PrintFormat, parse_ndjson, write_message
+from stream_node.cli.streams.messages import MessageInput, Printer, PrintFormat, parse_ndjson
 from stream_node.cli.values import UsageError
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
@@ -31,7 +31,7 @@ def printed(messages: list[RichMessage], monkeypatch: pytest.MonkeyPatch) -> byt
     buffer = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer))
     for message in messages:
-        write_message(message, 7, ALL)
+        Printer("s", ALL, fail=False).write(message, 7)
     sys.stdout.flush()
     return buffer.getvalue()
 
