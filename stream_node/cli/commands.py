@@ -171,7 +171,7 @@ COMMANDS: dict[str, str] = {
     **_of("node.maintenance", "verify backup restore doctor"),
     "health": "node.health.health",
     "status": "node.status.status",
-    "connections": "node.cluster.connections",
+    "connections": "node.fleet.connections",
     "repair": "node.maintenance.repair",
     "demo": "node.bench.demo",
 }
@@ -187,7 +187,7 @@ GROUPS = (
     CommandGroup(
         "mirror",
         "Follow streams of another node, and take their place if it is lost.",
-        _of("node.mirror", "add status promote remove"),
+        _of("node.fleet", "add status promote remove"),
     ),
     CommandGroup(
         "bench",
@@ -255,6 +255,6 @@ GROUPS = (
         left_out=("services",),
     ),
     CommandGroup(
-        "cluster", "See the members of a cluster, and empty one of them.", _of("node.cluster", "status drain")
+        "cluster", "See the members of a cluster, and empty one of them.", _of("node.fleet", "status drain", "cluster_")
     ),
 )

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from stream_node.cli.options import (
-    ConfigOption,
-    ForwardOption,
-    GrpcOption,
-    HttpOption,
-    ListenOption,
-    LogLevelOption,
-    flags_of,
-)
+from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, LogLevelOption, flags_of
 from stream_node.cli.output import say_json, say_text, tell
 from stream_node.node.log_writer import write_waiting_lines
 
@@ -48,8 +40,15 @@ class ServeOptions(NamedTuple):
         list[str] | None, "MODULE:CLASS@ADDRESS", "Run a worker of your own on the node. May be repeated."
     ] = None
     listen: ListenOption = None
-    http: HttpOption = None
-    grpc: GrpcOption = None
+    http: Annotated[
+        list[str] | None, "HOST:PORT", "Listen for HTTP, too. Port 0 picks a free port. May be repeated."
+    ] = None
+    grpc: Annotated[
+        list[str] | None,
+        "HOST:PORT[/SERVICES]",
+        "Listen for block nodes and their peers over gRPC, too. /publish serves publishers only, "
+        "/subscribe+status readers. May be repeated.",
+    ] = None
     allow_forward: ForwardOption = None
     log_level: LogLevelOption = None
     access_rules: Annotated[str | None, "The TOML file with the rules: who may do what."] = None
