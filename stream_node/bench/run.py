@@ -68,8 +68,7 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
                     watch(await publisher.push(data), began_ns, times_us)
                     progress(min(timed_every, count - number))
 
-    seconds = await _all_at_once(publish, streams, _shares(load))
-    return Timed(load.messages, seconds, times_us)
+    return Timed(load.messages, await _all_at_once(publish, streams, _shares(load)), times_us)
 
 
 async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
@@ -84,8 +83,7 @@ async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> 
             times_us.append(_since_us(began_ns))
             progress(1)
 
-    seconds = await _all_at_once(publish, streams, _shares(load))
-    return Timed(load.messages, seconds, times_us)
+    return Timed(load.messages, await _all_at_once(publish, streams, _shares(load)), times_us)
 
 
 async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:

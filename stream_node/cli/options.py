@@ -102,7 +102,6 @@ ViaOption = Annotated[
     list[str] | None, "HOST:PORT", "Go through the node to another node, at this address. May be repeated."
 ]
 PartitionOption = Annotated[int | None, typer.Option(min=0), "Only this partition. Without it, all partitions."]
-AllOption = Annotated[bool, "All partitions of the stream, as without --partition."]
 FollowOption = Annotated[
     bool, typer.Option("--follow/--no-follow"), "At the end, wait for more messages instead of stopping."
 ]
@@ -113,15 +112,6 @@ YesOption = Annotated[
 DataDirOption = Annotated[str | None, "The data directory of a node, running or not."]
 ConfigOption = Annotated[Path | None, "A TOML file with settings."]
 ListenOption = Annotated[str | None, "HOST:PORT", "The address to listen at. Port 0 picks a free port."]
-HttpOption = Annotated[
-    list[str] | None, "HOST:PORT", "Listen for HTTP, too. Port 0 picks a free port. May be repeated."
-]
-GrpcOption = Annotated[
-    list[str] | None,
-    "HOST:PORT[/SERVICES]",
-    "Listen for block nodes and their peers over gRPC, too. /publish serves publishers only, "
-    "/subscribe+status readers. May be repeated.",
-]
 ForwardOption = Annotated[
     list[str] | None, "HOST:PORT", "Another node that clients may reach through this node. May be repeated."
 ]
@@ -147,7 +137,7 @@ class NodeOptions(NamedTuple):
 
 class PartitionOptions(NamedTuple):
     partition: PartitionOption = None
-    all_partitions: AllOption = False
+    all_partitions: Annotated[bool, "All partitions of the stream, as without --partition."] = False
 
     def one(self) -> int | None:
         """Returns the chosen partition; None for all of them. Raises UsageError for both options."""

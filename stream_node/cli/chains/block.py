@@ -234,8 +234,7 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
         # With several nodes, the client itself finds out which of them answer.
         if len(addresses) == 1:
             await check_contact(target)
-        answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
-        async with connect(addresses, answer_s_max=answer_s_max, **reaching(target)) as client:
+        async with connect(addresses, answer_s_max=GIVEN.get().timeout or ANSWER_S_MAX, **reaching(target)) as client:
             await run(client)
 
     run_to_signal(main)

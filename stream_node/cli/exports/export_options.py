@@ -31,7 +31,6 @@ FolderArgument = Annotated[
     "table that exists.",
 ]
 AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
-MasterOption = Annotated[str, "MASTER", "The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"]
 ConfOption = Annotated[list[str] | None, "NAME=VALUE", "A setting of Spark; may be repeated."]
 NiceOption = Annotated[
     int,

@@ -19,7 +19,6 @@ from stream_node.cli.exports.export_options import (
     ConfOption,
     FolderArgument,
     LogLevelOption,
-    MasterOption,
     NiceOption,
     TableOptions,
     pairs,
@@ -44,7 +43,7 @@ class PipelineOptions(NamedTuple):
         "A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each chain.",
     ] = None
     step_rows: Annotated[int, typer.Option(min=1), "About how many new messages one step takes."] = STEP_ROWS
-    master: MasterOption = EMBEDDED
+    master: Annotated[str, "MASTER", "The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"] = EMBEDDED
     conf: ConfOption = None
     table: TableOptions = PLAIN_TABLE
 

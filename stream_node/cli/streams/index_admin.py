@@ -79,8 +79,7 @@ def set_to(
 
     async def run(client: StreamClient) -> None:
         # Forgetting and a dry run need the saved positions. Setting returns the index that it replaces.
-        is_asked = dry_run or start is None
-        saved = await _saved(client, client_id, stream) if is_asked else {}
+        saved = await _saved(client, client_id, stream) if dry_run or start is None else {}
         places = await _places(client, stream, partition, start, saved)
         # Index 0 means the beginning of every partition. Any other index belongs to one partition.
         if start and isinstance(start, int) and len(places) > 1 and not partitions.all_partitions:
