@@ -156,9 +156,6 @@ class DirectoryOptions(NamedTuple):
         return load_config({"data_dir": self.data_dir}, file=self.config)
 
 
-ANY_NODE, ALL_PARTITIONS, ANY_DIRECTORY = NodeOptions(), PartitionOptions(), DirectoryOptions()
-"""The defaults of these groups: no option is given."""
-
 CONTACT_TIMEOUT_S = 5.0
 """The longest wait for the first answer of a node. One whose database is silent answers within
 `stream_node.care.write_trials.TRIAL_S_MAX`."""
@@ -193,9 +190,6 @@ class TlsOptions(NamedTuple):
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         trusted, shown, secret = (None if file in (None, SYSTEM) else os.path.abspath(file) for file in files)
         return Tls(trusted, shown, secret, self.tls_server_name)
-
-
-NO_TLS = TlsOptions()
 
 
 class ChannelOptions(NamedTuple):
@@ -238,9 +232,6 @@ class ChannelOptions(NamedTuple):
         )
 
 
-NO_CHANNEL = ChannelOptions()
-
-
 VARIABLE = "STREAM_NODE_TOKEN"
 TokenFileOption = Annotated[
     str | None,
@@ -270,9 +261,6 @@ class ServiceOptions(NamedTuple):
     ] = None
 
 
-NO_SERVICES = ServiceOptions()
-
-
 class RequestOptions(NamedTuple):
     timeout: Annotated[
         float | None,
@@ -280,10 +268,10 @@ class RequestOptions(NamedTuple):
         "SECONDS",
         "The longest wait for an answer. Without it: 5 s for the first answer of the node, 30 s for later answers.",
     ] = None
-    tls_options: TlsOptions = NO_TLS
+    tls_options: TlsOptions = TlsOptions()
     token_file: TokenFileOption = None
-    channel: ChannelOptions = NO_CHANNEL
-    services: ServiceOptions = NO_SERVICES
+    channel: ChannelOptions = ChannelOptions()
+    services: ServiceOptions = ServiceOptions()
 
     @property
     def tls(self) -> Tls | None:
@@ -303,6 +291,9 @@ class RequestOptions(NamedTuple):
         return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
+ANY_NODE, ALL_PARTITIONS, ANY_DIRECTORY = NodeOptions(), PartitionOptions(), DirectoryOptions()
+NO_TLS, NO_CHANNEL, NO_SERVICES = TlsOptions(), ChannelOptions(), ServiceOptions()
+"""The defaults of these groups: no option is given."""
 GIVEN: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)
 
 

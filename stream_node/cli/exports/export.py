@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from stream_node.cli.exports.export_options import (
-    DEFAULT_SPARK,
     NICE,
     PLAIN_TABLE,
     ExportOptions,
@@ -75,7 +74,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
 def daemon(
     export: ExportOptions,
-    spark: SparkOptions = DEFAULT_SPARK,
+    spark: SparkOptions,
     every: Annotated[str, "TIME", "The time from the start of one run to the start of the next: 60s, 15m, 1h."] = "60s",
     metrics_file: Annotated[
         Path | None, "A file for counters in the text format of Prometheus, for a textfile collector."

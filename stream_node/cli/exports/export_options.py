@@ -161,9 +161,6 @@ class DecodingOptions(NamedTuple):
         return made
 
 
-AS_IT_IS = DecodingOptions()
-
-
 class ExportOptions(NamedTuple):
     folder: FolderArgument
     stream: Annotated[list[str] | None, "NAME", "Export this stream. May be repeated. Without it, all streams."] = None
@@ -217,7 +214,7 @@ class ExportOptions(NamedTuple):
         "The time after which the run begins no step. Steps are made small enough to end before it. The next "
         "run exports the rest.",
     ] = None
-    decoding: DecodingOptions = AS_IT_IS
+    decoding: DecodingOptions = DecodingOptions()
 
     def settings(self) -> Any:
         """Returns `spark_export.exporter.job.ExportSettings`. Raises UsageError, ContextError."""
@@ -302,9 +299,6 @@ class SparkOptions(NamedTuple):
             raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
         options = {"master": master, "remote": self.remote, "config": pairs(self.conf), "aot_cache": self.aot_cache}
         return SparkExporter(settings, **options)
-
-
-DEFAULT_SPARK = SparkOptions()
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:

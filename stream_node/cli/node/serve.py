@@ -60,11 +60,8 @@ class ServeOptions(NamedTuple):
     ] = None
 
 
-DEFAULTS = ServeOptions()
-
-
 def serve(
-    options: ServeOptions = DEFAULTS,
+    options: ServeOptions,
     as_json: Annotated[bool, typer.Option("--json"), "Print the line in JSON, also at a terminal."] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
