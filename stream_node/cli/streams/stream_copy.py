@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +44,11 @@ def copy(
         raise UsageError("a stream cannot be copied onto itself; choose another name, or another node with --to")
 
     async def run(client: StreamClient) -> None:
-        async with _client_at(to, client) as other:
+        async with AsyncExitStack() as stack:
+            other = client
+            if to is not None:
+                there = load_contexts(contexts_file()).targets.get(to) or Target(complete_address(to))
+                other = await stack.enter_async_context(open_client(there, is_given=False, believes_note=False))
             if other.address == client.address and not node.via and source == target:
                 raise UsageError(f"{source!r} is at {other.address}: a stream cannot be copied onto itself")
             sources = await get_partitions(client, source, None)
@@ -66,24 +70,11 @@ def copy(
                     if made and info.retention is not None:
                         await copy_of.set_retention(info.retention)
         report = {"source": source, "target": target, "partitions": len(targets), "copied": copied}
-        report |= {"there_before": there_before, "made": made}
-        done = f"{counted(copied, 'message')} in {counted(len(targets), 'partition')} copied from {source} to {target}"
-        before = f"; {there_before:,} were there before" if there_before else ""
-        say(report, f"{done}{'' if to is None else f' at {to}'}{before}")
+        text = f"{counted(copied, 'message')} in {counted(len(targets), 'partition')} copied from {source} to {target}"
+        text += ("" if to is None else f" at {to}") + (f"; {there_before:,} were there before" if there_before else "")
+        say({**report, "there_before": there_before, "made": made}, text)
 
     with_client(run, node)
-
-
-@asynccontextmanager
-async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """Yields a client of the node that gets the copy. to: an address or a context; None: the same node."""
-    if to is None:
-        yield here
-        return
-    found = load_contexts(contexts_file()).targets.get(to)
-    target = found if found is not None else Target(complete_address(to))
-    async with open_client(target, is_given=False, believes_note=False) as client:
-        yield client
 
 
 async def _open_target(
