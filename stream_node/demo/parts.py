@@ -289,14 +289,11 @@ def prove(
             broken.append(f"partition {partition} index {index}: what was consumed is not what is stored")
         read[partition, index] = data
     # Each stored message was consumed.
-    missing = [
-        (partition, index) for partition, kept in stored.items() for index in kept if (partition, index) not in read
-    ]
-    if missing:
+    places = ((partition, index) for partition, kept in stored.items() for index in kept)
+    if missing := [each for each in places if each not in read]:
         broken.append(f"{len(missing)} stored messages were not consumed, the first at {missing[0]}")
     # Only pushes that were under way at the kill may be stored twice.
-    count = sum(map(len, confirmed.values()))
-    kept = sum(map(len, stored.values()))
+    count, kept = sum(map(len, confirmed.values())), sum(map(len, stored.values()))
     if kept - count > under_way:
         broken.append(f"{kept - count} messages are stored again, and {under_way} were on their way at the kill")
     return DemoProof(count, kept, kept - count, len(read), total - len(read), tuple(broken))

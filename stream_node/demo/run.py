@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from stream_client import PartitionedStream, Push, Stream, connect
+from stream_client import Push, Stream, connect
 from stream_node.demo.consumer import ConsumerProcesses
 from stream_node.demo.parts import DemoBlocks, DemoFailed, DemoProof, GuardedProof, prove, run_blocks, run_guarded
 from stream_node.node.process import NodeProcess
@@ -124,8 +124,7 @@ class Demo:
                     self._export(store)
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
         self.blocks = blocks = run_blocks(self._directory)
-        count = blocks.published + blocks.real
-        what = "blocks of two publishers, one of which died"
+        count, what = blocks.published + blocks.real, "blocks of two publishers, one of which died"
         self.steps.append(DemoStep(what, count, blocks.size_bytes, blocks.seconds))
         self.guarded = guarded = run_guarded(self._directory, [line.data for line in self._lines])
         what = "pushed and read over mutual TLS, with rules"
@@ -134,8 +133,7 @@ class Demo:
     async def _push_and_read(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
         async with connect(store.address) as client:
-            stream = await client.create_partitioned(STREAM, PARTITIONS)
-            self._streams = stream.partitions
+            self._streams = (await client.create_partitioned(STREAM, PARTITIONS)).partitions
             with self._progress:
                 await self._push_all(store, consumers)
             ends = {partition: pushes[-1].index for partition, pushes in enumerate(self._pushes) if pushes}
@@ -145,29 +143,29 @@ class Demo:
             except trio.TooSlowError:
                 raise DemoFailed(f"the readers did not reach the end in {READ_TIMEOUT_S:g} s") from None
             self._add_step("read by two consumers, through the door", time.monotonic() - started_s)
-            await self._prove(stream, consumers)
+            await self._prove(consumers)
 
     async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         """Pushes all lines, one publisher for each partition, while `_break_things` kills processes."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
-        self._held_back = sum(_held_back(len(data)) for data in parts)
+        held_back = [math.ceil(len(data) * HELD_BACK) for data in parts]
+        self._held_back = sum(held_back)
         started_s = time.monotonic()
+
+        async def publish(target: Stream, messages: Sequence[bytes], hold_at: int) -> None:
+            async with target.publisher() as publisher:
+                for number, data in enumerate(messages):
+                    if number == hold_at:
+                        await self._about_to_kill.wait()
+                    self._pushes[target.partition].append(await publisher.push(data))
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._break_things, store, consumers)
-            for target, data in zip(self._streams, parts, strict=True):
-                nursery.start_soon(self._publish, target, data)
+            for target, data, held in zip(self._streams, parts, held_back, strict=True):
+                nursery.start_soon(publish, target, data, len(data) - held)
         self._add_step("pushed, each confirmed when on disk", time.monotonic() - started_s)
-
-    async def _publish(self, target: Stream, messages: Sequence[bytes]) -> None:
-        pushes = self._pushes[target.partition]
-        hold_at = len(messages) - _held_back(len(messages))
-        async with target.publisher() as publisher:
-            for number, data in enumerate(messages):
-                if number == hold_at:
-                    await self._about_to_kill.wait()
-                pushes.append(await publisher.push(data))
 
     async def _break_things(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         say = self._progress.console.print
@@ -187,11 +185,9 @@ class Demo:
         self._under_way = under_way
         store.kill()
         killed_s = time.monotonic()
-        confirmed = sum(map(len, self._pushes)) - self._under_way
-        say(
-            f"killed the store (SIGKILL) in the middle of pushing, after {confirmed:,} confirmed messages and with "
-            f"{self._under_way:,} on their way"
-        )
+        confirmed = sum(map(len, self._pushes)) - under_way
+        state = f"after {confirmed:,} confirmed messages and with {under_way:,} on their way"
+        say(f"killed the store (SIGKILL) in the middle of pushing, {state}")
         await trio.to_thread.run_sync(store.start)
         back_s = time.monotonic()
         say(f"the store is back after {back_s - killed_s:.1f} s")
@@ -215,10 +211,10 @@ class Demo:
     def _unconfirmed(self) -> int:
         return sum(stream.unconfirmed for stream in self._streams)
 
-    async def _prove(self, stream: PartitionedStream, consumers: ConsumerProcesses) -> None:
+    async def _prove(self, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
         stored: dict[int, dict[int, bytes]] = {}
-        for target in stream.partitions:
+        for target in self._streams:
             kept = stored[target.partition] = dict[int, bytes]()
             while page := await target.pull(len(kept), 1_000):
                 kept.update((message.index, message.data) for message in page)
@@ -244,10 +240,6 @@ class Demo:
 
     def _add_step(self, what: str, seconds: float) -> None:
         self.steps.append(DemoStep(what, len(self._lines), self._size_bytes, seconds))
-
-
-def _held_back(messages: int) -> int:
-    return math.ceil(messages * HELD_BACK)
 
 
 def _print_report(console: Console, demo: Demo) -> None:
