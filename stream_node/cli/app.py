@@ -52,13 +52,7 @@ def build(first: str | None = None) -> typer.Typer:
     every command that it is given, which takes long. With any other word, the subcommands have no options."""
     from stream_node.cli.commands import COMMANDS, GROUPS, load_command, load_help, with_options
 
-    app = typer.Typer(
-        name="stream-node",
-        help="A self-hosted node of durable, ordered streams.",
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        no_args_is_help=True,
-    )
+    app = typer.Typer(name="stream-node", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
     app.callback()(about)
     names = {*COMMANDS, *(group.name for group in GROUPS if not group.below)}
     wanted = {first} if first in names else names

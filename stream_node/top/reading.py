@@ -263,7 +263,7 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     return TopView(
         uptime_s=None if status is None else max(0, status.now_us - status.started_us) / 1e6,
         **{name: getattr(status, name, None) for name in STATUS_FIELDS},
-        rates=_rates(before, now, seconds),
+        rates=_rates(before.status if before else None, status, seconds),
         streams=streams,
         consumers=consumers,
         blocks=now.blocks,
@@ -286,10 +286,9 @@ CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
 """The values by which rows are sorted, largest first; equal ones by name. Other keys sort consumers by lag."""
 
 
-def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeRates:
-    if before is None or before.status is None or now.status is None or not seconds:
+def _rates(old: NodeStatus | None, new: NodeStatus | None, seconds: float | None) -> NodeRates:
+    if old is None or new is None or not seconds:
         return NodeRates()
-    old, new = before.status, now.status
     commits = new.commits - old.commits
     return NodeRates(
         seconds=seconds,

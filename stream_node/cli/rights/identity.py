@@ -122,8 +122,8 @@ def create_ca(directory: DirOption = KEYS) -> None:
     Example: stream-node cert create ca --dir ./tls
     """
     certificate = create_authority(directory)
-    text = f"{certificate} is the authority; keep {certificate.with_suffix('.key')} secret"
-    say({"certificate": str(certificate), "key": str(certificate.with_suffix(".key"))}, text)
+    key = certificate.with_suffix(".key")
+    say({"certificate": str(certificate), "key": str(key)}, f"{certificate} is the authority; keep {key} secret")
 
 
 def create_server(
