@@ -133,27 +133,26 @@ def load_command(path: str) -> Command:
 
 
 def load_help(path: str) -> Callable[[], None]:
-    """Returns a function without parameters that has the docstring of the command at this path. The docstring is taken
-    from the byte code of the module: an import of the module would also import all that the command uses."""
+    """Returns a function without parameters that has the docstring of the command at this path."""
     module, _, name = path.rpartition(".")
-    (function,) = (each for each in _code_of(module) if isinstance(each, CodeType) and each.co_name == name)
 
     def shown() -> None:
         pass
 
-    # Python -OO leaves out docstrings, and since 3.14 also their place among the constants.
-    shown.__doc__ = function.co_consts[0] if sys.flags.optimize < 2 else None
+    shown.__doc__ = _docstrings_of(module)[name]
     return shown
 
 
 @functools.cache
-def _code_of(module: str) -> tuple[object, ...]:
-    """Returns the constants of a module, among which are its functions."""
+def _docstrings_of(module: str) -> dict[str, str | None]:
+    """Returns the docstring of each function of a module, by name. They are taken from the byte code of the module: an
+    import of the module would also import all that its commands use."""
     spec = find_spec(f"stream_node.cli.{module}")
     assert spec is not None
     loader: Any = spec.loader
-    constants: tuple[object, ...] = loader.get_code(spec.name).co_consts
-    return constants
+    functions = [each for each in loader.get_code(spec.name).co_consts if isinstance(each, CodeType)]
+    # Python -OO leaves out docstrings, and since 3.14 also their place among the constants.
+    return {each.co_name: each.co_consts[0] if sys.flags.optimize < 2 else None for each in functions}
 
 
 def _of(module: str, names: str, begin: str = "") -> dict[str, str]:

@@ -8,17 +8,14 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from stream_node.cli.values import CommandFailed, printable
 from stream_node.node.log_writer import write_waiting_lines
-
-if TYPE_CHECKING:
-    from stream_storage.sqlite.backup import Progress
 
 TABLE_COLUMNS = 80
 GAP = "  "
@@ -170,6 +167,10 @@ class ProgressLine:
         text = progress_text(what, done, total, facts, now_s - self._began_s, _columns())
         typer.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
+    def count(self, what: str, done: int, total: int | None) -> None:
+        """Draws the progress of a step, with its number if the total is unknown."""
+        self.draw(what, done, total, () if total else [f"{done:,}"])
+
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
     """Returns at most `columns` - 1 characters: the name of the step; with a known total, the share that is done, the
@@ -189,12 +190,6 @@ def progress_text(what: str, done: int, total: int | None, facts: Sequence[str],
         filled = int(size * share)
         words.insert(1, f"[{'#' * filled}{' ' * (size - filled)}]")
     return "  ".join(words)[: columns - 1]
-
-
-@contextmanager
-def progress_shown() -> Iterator[Progress]:
-    with ProgressLine() as line:
-        yield lambda what, done, total: line.draw(what, done, total, () if total else [f"{done:,}"])
 
 
 def _time_text(seconds: float) -> str:

@@ -1,21 +1,12 @@
 """Parts of the demo: blocks (`run_blocks`), security (`run_guarded`), and the comparison at the end (`prove`).
 
-With blocks, two publishers send them, and a subscriber receives all of them:
+Two publishers send the blocks of a generated chain. The first one dies in the middle of a block; the second one offers
+the whole chain, of which the node skips what it has on disk. A subscriber must receive each block once, in order, with
+the published items. Real blocks in files, if there are any, go to another node.
 
-1. Start a node, and a subscriber that waits for all blocks of a generated chain.
-2. The first publisher sends half of the chain. Its connection then breaks in the middle of a block.
-3. The second publisher offers the whole chain. The node skips the blocks that it has on disk, and accepts the block
-   that was cut short.
-4. If there are real blocks in files, publish them to another node.
-5. Check that the subscriber received each block once, in order, with the published items.
-
-With security, a node has mutual TLS and rules, two clients have rights, and three intruders have none:
-
-1. Make an authority, and certificates for the node and for three clients. Write the rules of two of the clients.
-2. Start a node with them. `publisher` pushes text, and `reader` reads it.
-3. The intruders try: `reader` pushes, `eve` (whose certificate no rule names) reads, and a client without a certificate
-   connects.
-4. Check that `reader` got every message, that each intruder was refused, and that the audit log has each refusal.
+A node has mutual TLS and rules. `publisher` pushes text, and `reader` reads it. Three intruders try what they may not:
+`reader` pushes, `eve` (whose certificate no rule names) reads, and a client without a certificate connects. Each must
+be refused, and each refusal must be in the audit log.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import typer
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, RUNS, NodeOptions
-from stream_node.cli.output import columns, counted, progress_shown, say
+from stream_node.cli.output import ProgressLine, columns, counted, say
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING or RUNS:
@@ -62,13 +62,13 @@ def run(
         answer = before = await _ask(client, begin=True)
         if STATES[before.state] == "off":
             raise CommandFailed("this node has no sources; set backfill_block_node_sources")
-        with progress_shown() as progress, trio.move_on_after(inf if give_up is None else give_up):
+        with ProgressLine() as progress, trio.move_on_after(inf if give_up is None else give_up):
             # The node fetches by itself; the command only asks how far it has come.
             while STATES[answer.state] == "running":
                 await trio.sleep(POLL_S)
                 answer = await _ask(client)
                 stored = answer.blocks_stored - before.blocks_stored
-                progress("Backfill", stored, stored + answer.queue)
+                progress.count("Backfill", stored, stored + answer.queue)
         stored = answer.blocks_stored - before.blocks_stored
         say(_report(answer) | {"stored_now": stored}, f"{counted(stored, 'block')} stored, {_missing(answer)}")
         if STATES[answer.state] == "running":

@@ -25,7 +25,7 @@ from stream_node.cli.exports.export_options import (
     TableOptions,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, proof_for
-from stream_node.cli.output import columns, counted, progress_shown, say, say_each
+from stream_node.cli.output import ProgressLine, columns, counted, say, say_each
 from stream_node.cli.values import UsageError, parse_duration, time_text
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
@@ -43,7 +43,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
-    with progress_shown() as shown:
+    with ProgressLine() as shown:
         from spark_export.exporter.run import Exporter, log_step
         from spark_export.exporter.scheduled import stop_signals
         from spark_export.tables.errors import ExportStopped, StreamsLeftOut
@@ -54,7 +54,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         def on_progress(progress: Any) -> None:
             done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
             step = "" if progress.step == 1 else f" step {progress.step:,}"
-            shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
+            shown.count(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
 
         # A run that left streams out has exported the others: its report comes before the failure.
         failure: StreamsLeftOut | None = None
@@ -142,7 +142,7 @@ def verify(
 
     Example: stream-node export verify ./lake --contents
     """
-    with progress_shown() as progress:
+    with ProgressLine() as progress:
         from spark_export.exporter.node_side import NodeSide, Selection
         from spark_export.exporter.verify import verify as check
 
@@ -151,7 +151,7 @@ def verify(
             target = NodeOptions(node, context).target()
             side = NodeSide(target.address, *proof_for(target))
             ends, read = side.list_ends(Selection()), side.read
-        verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=partial(progress, "verifying"))
+        verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=partial(progress.count, "verifying"))
         table.history_of(folder).add_record("verify", asdict(verdict))
     say({"ok": verdict.sound, **asdict(verdict)}, [*verdict.problems, *verdict.notes, _judgement(verdict)])
     if not verdict.sound:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.options import RUNS, ConfigOption, DataDirOption, DryRunOption, ListenOption, YesOption
-from stream_node.cli.output import AS_JSON, columns, confirm, counted, progress_shown, say
+from stream_node.cli.output import AS_JSON, ProgressLine, columns, confirm, counted, say
 from stream_node.cli.values import UsageError, printable
 
 if TYPE_CHECKING or RUNS:
@@ -55,8 +55,8 @@ def backup(
     """
     config = load_config({"data_dir": data_dir})
     started_s, now_us = time.monotonic(), time.time_ns() // 1000
-    with progress_shown() as progress:
-        manifests = back_up_all(Path(config.data_dir), target, now_us=now_us, check=verify, progress=progress)
+    with ProgressLine() as progress:
+        manifests = back_up_all(Path(config.data_dir), target, now_us=now_us, check=verify, progress=progress.count)
     seconds = time.monotonic() - started_s
     held = _held(manifests)
     report: dict[str, Any] = {"backup": str(target), "data_dir": config.data_dir, "databases": len(manifests)}
@@ -98,13 +98,15 @@ def restore(
     target = Path(as_given := load_config({"data_dir": data_dir}).data_dir)
     if over and not (dry_run or yes) and sys.stdin.isatty() and has_database(target):
         confirm(f"Replace the database in {as_given}? What was stored after the backup is lost.")
-    with progress_shown() as progress:
+    with ProgressLine() as progress:
         if file is None and source is not None:
-            manifests, found = restore_all(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
+            manifests, found = restore_all(
+                source, target, check=verify, over=over, dry_run=dry_run, progress=progress.count
+            )
             held, present = _held(manifests), _present(found)
         elif file is not None and source is None:
             folder = one_database_folder(target)
-            held, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
+            held, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress.count)
         else:
             raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
     report: dict[str, Any] = {
@@ -157,11 +159,11 @@ def verify(data_dir: DataDirOption = None) -> None:
     problems = [each.text for each in findings if each.status == "wrong"]
     problems += filter(None, map(find_problem, folders.values()))
     problem_count, reports = len(problems), list[VerifyReport]()
-    with progress_shown() as progress:
+    with ProgressLine() as progress:
         for name, folder in folders.items():
             prefix = f"{name}: " if name else ""
             try:
-                found = _verified(folder, partial(progress, f"{prefix}verifying"))
+                found = _verified(folder, partial(progress.count, f"{prefix}verifying"))
             except StorageError as error:
                 # The databases of the other workers are verified nevertheless.
                 if not name:
