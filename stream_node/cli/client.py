@@ -151,16 +151,12 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
     try:
         return (await get_partitions(client, name, partition))[0]
     except RequestRefused:
-        return await _ask_for(client, name, partition)
+        # The peer does not list streams, but the answer to a creation tells the route of a partition.
+        return (await client.create_partitioned(name, partition + 1)).partitions[partition]
     except StreamNotFound as error:
         create = f"stream-node stream create {shlex.quote(name)} --partitions {partition + 1}"
         moves = ", and keys then belong to other partitions than before" if await client.find_stream(name) else ""
         raise StreamNotFound(f"{error}. A push makes no such partition; `{create}` does{moves}") from None
-
-
-async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition on a peer that does not list streams: the answer to a creation tells its route."""
-    return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
 async def open_source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
@@ -170,7 +166,8 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
         return PartitionedStream(await get_partitions(client, name, partition))
     except RequestRefused:
         # For a peer that does not list its streams, partition 0 counts as the only one.
-        return PartitionedStream([await _ask_for(client, name, partition or 0)])
+        number = partition or 0
+        return PartitionedStream([(await client.create_partitioned(name, number + 1)).partitions[number]])
 
 
 async def open_target(client: StreamClient, name: str) -> PartitionedStream:

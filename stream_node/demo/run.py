@@ -24,7 +24,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import trio
@@ -68,12 +67,12 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
     machine has. Raises DemoFailed if a promise was broken."""
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
-    size_bytes = sum(len(line.data) for line in lines)
+    size_bytes = sum(len(data) for _, data in lines)
     console.print(f"{len(lines):,} lines of real text, {size_bytes / 1e6:.1f} MB, into {PARTITIONS} partitions")
     # The nodes and their data are gone after this block; the results stay.
     with tempfile.TemporaryDirectory(prefix="stream-node-demo-") as directory:
-        demo = Demo(Path(directory), lines, console, with_export=with_export)
-        demo.run()
+        demo = Demo(Path(directory), lines, console)
+        demo.run(with_export=with_export)
     if as_json:
         report = {"steps": demo.steps, "pause": demo.pause, "proof": demo.proof, "export": demo.exported}
         report |= {"blocks": demo.blocks, "guarded": demo.guarded}
@@ -95,12 +94,11 @@ class Demo:
     guarded: GuardedProof
     exported: DemoExport | str = "it was not asked for"
 
-    def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
+    def __init__(self, directory: Path, lines: Sequence[tuple[bytes, bytes]], console: Console) -> None:
         self._directory = directory
         self._lines = lines
-        self._size_bytes = sum(len(line.data) for line in lines)
+        self._size_bytes = sum(len(data) for _, data in lines)
         self._console = console
-        self._with_export = with_export
         self._pushes: list[list[Push]] = [[] for _ in range(PARTITIONS)]
         self._streams: tuple[Stream, ...] = ()
         self._about_to_kill = trio.Event()
@@ -111,7 +109,7 @@ class Demo:
         self._task = self._progress.add_task("pushing", total=len(lines))
         self.steps: list[DemoStep] = []
 
-    def run(self) -> None:
+    def run(self, *, with_export: bool) -> None:
         say = self._console.print
         with NodeProcess(self._directory / "store") as store:
             allow = ("--allow-forward", store.address)
@@ -120,13 +118,13 @@ class Demo:
                 places = door.address, store.address
                 with ConsumerProcesses(self._directory, *places, STREAM, PARTITIONS_OF) as consumers:
                     trio.run(self._push_and_read, store, consumers)
-                if self._with_export:
+                if with_export:
                     self._export(store)
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
         self.blocks = blocks = run_blocks(self._directory)
         count, what = blocks.published + blocks.real, "blocks of two publishers, one of which died"
         self.steps.append(DemoStep(what, count, blocks.size_bytes, blocks.seconds))
-        self.guarded = guarded = run_guarded(self._directory, [line.data for line in self._lines])
+        self.guarded = guarded = run_guarded(self._directory, [data for _, data in self._lines])
         what = "pushed and read over mutual TLS, with rules"
         self.steps.append(DemoStep(what, guarded.messages, guarded.size_bytes, guarded.seconds))
 
@@ -148,9 +146,9 @@ class Demo:
     async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         """Pushes all lines, one publisher for each partition, while `_break_things` kills processes."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        for line in self._lines:
-            parts[partition_of(line.key, PARTITIONS)].append(line.data)
-        held_back = [math.ceil(len(data) * HELD_BACK) for data in parts]
+        for key, data in self._lines:
+            parts[partition_of(key, PARTITIONS)].append(data)
+        held_back = [math.ceil(len(messages) * HELD_BACK) for messages in parts]
         self._held_back = sum(held_back)
         started_s = time.monotonic()
 
@@ -163,8 +161,8 @@ class Demo:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._break_things, store, consumers)
-            for target, data, held in zip(self._streams, parts, held_back, strict=True):
-                nursery.start_soon(publish, target, data, len(data) - held)
+            for target, messages, held in zip(self._streams, parts, held_back, strict=True):
+                nursery.start_soon(publish, target, messages, len(messages) - held)
         self._add_step("pushed, each confirmed when on disk", time.monotonic() - started_s)
 
     async def _break_things(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
@@ -284,17 +282,11 @@ TOTAL_BYTES = 6 * 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024
 
 
-class Line(NamedTuple):
-    """A line of a text file. key: the path of the file: its lines go to one partition and keep their order."""
-
-    key: bytes
-    data: bytes
-
-
-def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
-    """Returns the lines of several MB of real text. Raises OSError if there is no text."""
-    lines: list[Line] = []
-    left = total_bytes
+def read_lines(input_dir: Path | None) -> list[tuple[bytes, bytes]]:
+    """Returns the lines of several MB of real text, each behind its key, the path of its file: the lines of one file go
+    to one partition and keep their order. Raises OSError if there is no text."""
+    lines: list[tuple[bytes, bytes]] = []
+    left = TOTAL_BYTES
     for file in _files(input_dir):
         try:
             content = file.read_bytes()
@@ -302,7 +294,7 @@ def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[L
             continue
         if b"\0" in content[:1024]:
             continue
-        lines += (Line(str(file).encode(), line[:LINE_BYTES_MAX]) for line in content.splitlines())
+        lines += ((str(file).encode(), line[:LINE_BYTES_MAX]) for line in content.splitlines())
         left -= len(content)
         if left <= 0:
             return lines

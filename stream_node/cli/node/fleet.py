@@ -205,8 +205,13 @@ def promote(
         behind, heard_us = sum(each.lag for each in before), min((each.heard_us for each in before), default=0)
         report = {"stream": stream, "partitions": len(before), "forced": force}
         report |= {"behind": behind if force else 0, "heard_us": heard_us if force else None}
-        text = f"{stream} takes pushes here now, in {counted(len(before), 'partition')}"
-        say(report, f"{text}; {_lost(behind, heard_us) if force else 'nothing is lost'}")
+        lost = "nothing is lost"
+        if force and not heard_us:
+            lost = "it had never heard of its source, so everything that the source has may be missing"
+        elif force:
+            lost = f"it was {counted(behind, 'message')} behind when it last heard of its source, and lacks what the "
+            lost += f"source has confirmed since {time_text(heard_us)}"
+        say(report, f"{stream} takes pushes here now, in {counted(len(before), 'partition')}; {lost}")
 
     with_client(run, node)
 
@@ -222,15 +227,6 @@ async def remove(client: StreamClient, stream: StreamArgument) -> None:
 
 async def _ask(client: StreamClient, action: str, stream: str, **fields: Any) -> MirrorResponse:
     return await client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction[action], stream, **fields))
-
-
-def _lost(behind: int, heard_us: int) -> str:
-    if not heard_us:
-        return "it had never heard of its source, so everything that the source has may be missing"
-    return (
-        f"it was {counted(behind, 'message')} behind when it last heard of its source, and lacks what the source has "
-        f"confirmed since {time_text(heard_us)}"
-    )
 
 
 def _row(state: MirrorState) -> dict[str, Any]:
