@@ -79,7 +79,13 @@ def draw(
     texts = [Text(printable(text), style=styles[kind], no_wrap=True) for kind, text in lines]
     for each in texts:
         each.truncate(max(1, width), overflow="ellipsis")
-    streams_max, consumers_max = _rows(view, None if height is None else height - len(texts))
+    streams_max = consumers_max = None
+    if height is not None:
+        # Two empty lines, two lines with titles, and two lines with the numbers of rows that are left out.
+        room = max(2 * ROWS_MIN, height - len(texts) - 6)
+        # Room that one table does not need goes to the other.
+        consumers_max = min(len(view.consumers), max(ROWS_MIN, room // 2, room - len(view.streams)))
+        streams_max = max(ROWS_MIN, room - consumers_max)
     streams = _table(STREAM_COLUMNS, view.streams, view, width, streams_max, "no streams")
     consumers = _table(CONSUMER_COLUMNS, view.consumers, view, width, consumers_max, "no consumers")
     return Group(*texts, Text(""), streams, Text(""), consumers)
@@ -157,16 +163,6 @@ def rate_text(per_s: float | None) -> str:
     if per_s is None:
         return "-"
     return f"{per_s:.1f}" if 0 < abs(per_s) < 10 else f"{per_s:,.0f}"
-
-
-def _rows(view: TopView, height: int | None) -> tuple[int | None, int | None]:
-    """Returns how many rows each table may have; None: all. Room that one table does not need goes to the other."""
-    if height is None:
-        return None, None
-    # Two empty lines, two lines with titles, and two lines with the numbers of rows that are left out.
-    room = max(2 * ROWS_MIN, height - 6)
-    consumers = min(len(view.consumers), max(ROWS_MIN, room // 2, room - len(view.streams)))
-    return max(ROWS_MIN, room - consumers), consumers
 
 
 def _table(

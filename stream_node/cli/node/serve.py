@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import trio
 
     from stream_node.node.config import Config
-    from stream_node.node.reloading import Reloading
-    from stream_node.node.server import Server
 
 GC_OBJECTS = 20_000
 
@@ -106,17 +104,29 @@ def serve(
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()
 
-    def report_ready() -> None:
-        # A supervisor watches a worker from the worker's first report on. So `ready` comes before the report that the
-        # worker listens.
-        notifier.ready()
-        if place is None:
-            report_listening(settings, server.addresses, server.http, as_json, server.grpc)
-        else:
-            place.report_listening()
-        log_started(origins, server.addresses, server.http, server.grpc)
+    async def end_with_supervisor(pipe: int) -> None:
+        await trio.lowlevel.wait_readable(pipe)
+        server.stop()
 
-    trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)
+    async def run() -> None:
+        async with trio.open_nursery() as others:
+            await others.start(_obey_signals, others, lambda: reloading.has_files, reloading.reload, server.stop)
+            if place is not None:
+                # This pipe closes when the supervisor ends.
+                others.start_soon(end_with_supervisor, place.supervisor)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.serve)
+                # A supervisor watches a worker from the worker's first report on. So `ready` comes before the report
+                # that the worker listens.
+                notifier.ready()
+                if place is None:
+                    report_listening(settings, server.addresses, server.http, as_json, server.grpc)
+                else:
+                    place.report_listening()
+                log_started(origins, server.addresses, server.http, server.grpc)
+            others.cancel_scope.cancel()
+
+    trio.run(run)
     end_at_once()
 
 
@@ -154,28 +164,6 @@ def end_at_once(code: int = 0) -> NoReturn:
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(code)
-
-
-async def _serve_until_stopped(
-    server: Server, reloading: Reloading, report_ready: Callable[[], None], supervisor: int | None
-) -> None:
-    """Runs the server, and obeys signals. supervisor: a pipe that closes when the supervisor ends."""
-    import trio
-
-    async def end_with_supervisor(pipe: int) -> None:
-        await trio.lowlevel.wait_readable(pipe)
-        server.stop()
-
-    async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
-        await server.serve(task_status=task_status)
-        scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_obey_signals, nursery, lambda: reloading.has_files, reloading.reload, server.stop)
-        if supervisor is not None:
-            nursery.start_soon(end_with_supervisor, supervisor)
-        await nursery.start(serve_to_the_end, nursery.cancel_scope)
-        report_ready()
 
 
 async def _obey_signals(
