@@ -166,11 +166,6 @@ class PrintFormat(NamedTuple):
     framed: bool = False
     escaped: bool = False
 
-    @property
-    def is_rich(self) -> bool:
-        """Whether the columns need what a plain pull does not return."""
-        return self.keys or self.headers or self.times
-
 
 EVERYTHING = PrintFormat(keys=True, headers=True, times=True)
 

@@ -73,10 +73,6 @@ class PushOptions(NamedTuple):
             raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
 
     @property
-    def as_said(self) -> bool:
-        return self.ndjson and not self.all_partitions and self.partition is None
-
-    @property
     def around_bytes(self) -> int:
         """The size of the line end or of the length prefix of each message."""
         return LENGTH.size if self.length_framed else 0 if self.file_per_message else 1
@@ -183,7 +179,9 @@ class _Pushes:
         message_of: Callable[[bytes], MessageInput],
     ) -> None:
         """Pushes each message to its partition. `publishers` closes the publishers that are opened."""
-        options, as_said, taken_bytes = self._options, self._options.as_said, 0
+        options, taken_bytes = self._options, 0
+        # Whether each line of the input says its partition.
+        as_said = options.ndjson and not options.all_partitions and options.partition is None
         by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
         async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:

@@ -130,8 +130,9 @@ def pull(
     unsaid = limit is None and last is None
     match = Match.of(grep_key, grep_header, grep)
 
-    # Every node has the plain protocol, so our own protocol is used only where the plain one does not suffice.
-    is_plain = isinstance(begin, int) and not print_format.is_rich
+    # Every node has the plain protocol, so our own protocol is used only where the plain one does not suffice: it has
+    # no keys, headers and times, and begins at an index.
+    is_plain = isinstance(begin, int) and not (print_format.keys or print_format.headers or print_format.times)
 
     async def run(client: StreamClient) -> None:
         for source in (await open_source(client, stream, partition)).partitions:
