@@ -318,7 +318,6 @@ class LeaseGroups:
         group.entries = entries
 
     def _remove(self, key: GroupKey) -> Group:
-        """Removes a group from memory, and returns it."""
         group = self._groups.pop(key)
         self._count(group, 0)
         self._groups_of[group.party] -= 1

@@ -311,7 +311,6 @@ class LeaseMachine:
         self._give(member)
 
     def _leave(self, member: GroupMember | None, request: LeaseRequest) -> None:
-        """Ends the leases of a member that leaves the group."""
         if member is None:
             return
         # A lease from before the start of the node ends only if the request names it. A request that does not name it

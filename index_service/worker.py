@@ -429,7 +429,6 @@ class IndexWorker(Worker):
         self._answer_lease(message, request, result)
 
     def _offer(self, message: Message, request: LeaseRequest) -> None:
-        """Answers a request that has waited."""
         # If another node keeps the consumers of the stream by now, it answers. Leases that were read here would be old
         # when the stream comes back.
         if self._is_passed_on(message, request):

@@ -103,12 +103,12 @@ class PushRun:
     """
 
     __slots__ = (
-        "_began_s",
         "_pushes",
         "_sequences",
         "_traced",
         "_traces",
         "answers_behind",
+        "began_s",
         "data",
         "decisions",
         "headers",
@@ -119,7 +119,7 @@ class PushRun:
 
     def __init__(self, sequences: PublisherSequences | None) -> None:
         self._sequences = sequences
-        self._began_s = 0.0
+        self.began_s = 0.0  # when the first push arrived, in seconds of `time.perf_counter`
         self._pushes = 0
         self.messages: list[Message] = []  # the messages that brought these pushes
         # one for each of `messages`; a PushBatch has several pushes
@@ -135,12 +135,8 @@ class PushRun:
     def __len__(self) -> int:
         return self._pushes
 
-    def note_arrival(self) -> None:
-        if not self.messages:
-            self._began_s = time.perf_counter()
-
     def waited_s(self) -> float:
-        return time.perf_counter() - self._began_s
+        return time.perf_counter() - self.began_s
 
     def add(self, message: Message, request: PushRequest) -> None:
         self._pushes += 1

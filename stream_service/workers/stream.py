@@ -167,7 +167,8 @@ class StreamWorker(ReadableStream):
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
         staged_before, pushes_before = len(gathered.data), len(gathered)
-        gathered.note_arrival()
+        if not gathered.messages:
+            gathered.began_s = time.perf_counter()
         push_tag, batch_tag, limits = PUSH.tag, PUSH_BATCH.tag, self._services.limits
         unchecked_bytes = min(limits.message_bytes_max, UNCHECKED_BYTES)
         for position, message in enumerate(run):
