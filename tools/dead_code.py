@@ -41,6 +41,8 @@ USED = {
     "bench/peer_clients/client.py, which imports a work by its name": ("NatsBatchWork", "PostgresWork", "RedisWork"),
     "stream_node/cli/commands.py, which imports a command by its name": (
         *(
+            "cluster_drain",
+            "cluster_status",
             "config_check",
             "config_show",
             "create_ca",

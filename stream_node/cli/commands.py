@@ -254,8 +254,6 @@ GROUPS = (
         left_out=("services",),
     ),
     CommandGroup(
-        "cluster",
-        "See the members of a cluster, and empty one of them.",
-        {"status": "node.fleet.cluster_status", "drain": "node.fleet.cluster_drain"},
+        "cluster", "See the members of a cluster, and empty one of them.", _of("node.fleet", "status drain", "cluster_")
     ),
 )
