@@ -13,8 +13,6 @@ import msgspec
 from ockam.actors.address import split_host_port
 
 PENDING_SHARE = 8
-BLOCK_NUMBER_MAX = 2**62
-"""The largest block number in settings. A block number is stored as an integer up to 2^63 - 1."""
 
 _SOURCE = re.compile(r"(?:(?P<scheme>grpcs?)://)?(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 
@@ -76,8 +74,8 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_blocks: the most blocks that were passed on but are not stored. Operators cannot set it.
     """
 
-    first_block_available: Annotated[int, msgspec.Meta(ge=0, le=BLOCK_NUMBER_MAX)] = 0
-    last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=BLOCK_NUMBER_MAX)] = -1
+    first_block_available: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     block_node_sources: tuple[str, ...] = ()
     scan_interval_secs: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     max_retries: Annotated[int, msgspec.Meta(ge=0)] = 3

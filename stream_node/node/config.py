@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import platformdirs
 
-from block_node.backfill.settings import BLOCK_NUMBER_MAX
 from index_service.limits import LEASE_LIMITS
 from ockam.identity.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX
 from ockam.quotas.memory import MEMORY_BYTES_MAX
@@ -383,7 +382,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     more such block nodes. Without sources, backfill is off."""
     backfill_first_block_available: Amount = 0
     """The number of the lowest block that this node should have."""
-    backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=BLOCK_NUMBER_MAX)] = -1
+    backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     """The number of the highest block that this node should have. -1 means no limit."""
     backfill_greedy: bool = False
     """Whether the node fetches blocks above its newest block while a publisher is connected. Without a publisher it
