@@ -40,7 +40,7 @@ from stream_client.shell.base_shell import (
     connect_timeout_s,
 )
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.dial import Dialled, dial, error_of
+from stream_client.shell.dial import Dialled, DialLine, dial, error_of
 from stream_client.shell.in_memory import HOST, Pipe, open_pipes
 
 T = TypeVar("T")
@@ -369,16 +369,8 @@ class AsyncShell(BaseShell):
         self._outgoing.set()
 
 
-class AsyncLine:
+class AsyncLine(DialLine[anyio.abc.ByteStream]):
     """A `dial.DialLine` of AnyIO."""
-
-    def __init__(self) -> None:
-        self._stream: anyio.abc.ByteStream | None = None
-
-    @property
-    def stream(self) -> anyio.abc.ByteStream:
-        assert self._stream is not None, "it is connected"
-        return self._stream
 
     @property
     def peer_host(self) -> str:

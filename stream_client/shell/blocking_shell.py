@@ -38,7 +38,7 @@ from stream_client.shell.base_shell import (
     connect_timeout_s,
 )
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.dial import Dialled, dial, error_of, run_now
+from stream_client.shell.dial import Dialled, DialLine, dial, error_of, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.stopping import WHOLE
 
@@ -317,17 +317,10 @@ WAIT_S_MIN = 0.001
 """The shortest time-out that a socket gets, in seconds. With the time-out 0, it would not block at all."""
 
 
-class SocketLine:
+class SocketLine(DialLine[AnySocket]):
     """A `dial.DialLine` of a plain socket. Its coroutines wait for the socket, and never suspend."""
 
-    def __init__(self) -> None:
-        self._socket: AnySocket | None = None
-        self._until_s = 0.0
-
-    @property
-    def stream(self) -> AnySocket:
-        assert self._socket is not None, "it is connected"
-        return self._socket
+    _until_s = 0.0
 
     @property
     def peer_host(self) -> str:
@@ -343,9 +336,9 @@ class SocketLine:
 
     async def connect(self, host: str, port: int) -> None:
         if host == HOST:
-            self._socket = MemorySocket(*open_pipes(port))
+            self._stream = MemorySocket(*open_pipes(port))
             return
-        self._socket = connection = socket.create_connection((host, port), self._left_s())
+        self._stream = connection = socket.create_connection((host, port), self._left_s())
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def send(self, data: bytes) -> None:
@@ -368,5 +361,5 @@ class SocketLine:
             return b""
 
     async def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        if self._stream is not None:
+            self._stream.close()

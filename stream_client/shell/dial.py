@@ -67,15 +67,19 @@ TOKEN_ADVICE = {
 }
 """The advice at the end of the error's text, by kind. For the other kinds, the node's reason says what to do."""
 
-S = TypeVar("S", covariant=True)
+S = TypeVar("S")
 T = TypeVar("T")
 
 
 class DialLine(Protocol[S]):
     """The TCP connection that is being opened. stream: the socket or stream of the present connection."""
 
+    _stream: S | None = None
+
     @property
-    def stream(self) -> S: ...
+    def stream(self) -> S:
+        assert self._stream is not None, "it is connected"
+        return self._stream
 
     @property
     def peer_host(self) -> str:
