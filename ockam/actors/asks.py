@@ -60,9 +60,6 @@ class Asks:
         self._is_watching = False
         self._at_once = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     async def ask(self, route: Route, payload: bytes, timeout_s: float, origin: Origin = HERE) -> Message:
         (answer,) = await self.answers(self.send_all(route, (payload,), timeout_s, origin))
         return _checked(answer, route)

@@ -104,9 +104,6 @@ class OpenRequests:
         self._routes: dict[Route, None] = {}
         self._senders: dict[Address, None] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._routes)
-
     def __len__(self) -> int:
         return len(self._routes)
 

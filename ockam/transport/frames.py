@@ -371,17 +371,10 @@ class FrameHeads:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._known = GenerationCache[bytes, Pieces](_pieces_bytes)
-
-    @property
-    def known_bytes(self) -> int:
-        return self._known.size_bytes
-
-    def forget(self) -> None:
-        self._known.forget()
+        self.known = GenerationCache[bytes, Pieces](_pieces_bytes)
 
     def around(self, raw: bytes) -> Pieces:
-        return self._known.young.get(raw) or self._known.recall(raw) or {}
+        return self.known.young.get(raw) or self.known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a frame before and after a payload of this size. They are remembered if the header `raw`
@@ -397,14 +390,14 @@ class FrameHeads:
             known = self.around(raw)
             if not known:
                 known[size_bytes] = pieces
-                self._known.add(raw, known)
+                self.known.add(raw, known)
                 return pieces
             # If payloads always have new sizes, the envelopes for all these sizes must not fill the memory.
             if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
-                self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
+                self.known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
                 known.clear()
             known[size_bytes] = pieces
-            self._known.resize(PIECES_BYTES + len(raw))
+            self.known.resize(PIECES_BYTES + len(raw))
         return pieces
 
 
@@ -418,11 +411,11 @@ class FrameWriter:
 
     @property
     def known_bytes(self) -> int:
-        return self._known.size_bytes + self.heads.known_bytes
+        return self._known.size_bytes + self.heads.known.size_bytes
 
     def forget(self) -> None:
         self._known.forget()
-        self.heads.forget()
+        self.heads.known.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
         """Encodes messages as `pieces` does. Returns the number of frames, and the bytes of all frames."""
