@@ -159,17 +159,12 @@ class PlaintextReader:
 
 
 class PlaintextWriter:
-    __slots__ = ("_frames",)
+    """Encodes messages as Payloads. frames: what it remembers of their routes and sizes."""
+
+    __slots__ = ("frames",)
 
     def __init__(self) -> None:
-        self._frames = FrameWriter(PLAINTEXT)
-
-    @property
-    def known_bytes(self) -> int:
-        return self._frames.known_bytes
-
-    def forget(self) -> None:
-        self._frames.forget()
+        self.frames = FrameWriter(PLAINTEXT)
 
     def write(self, messages: Sequence[Message]) -> tuple[list[bytes], int]:
         """Returns the plaintexts of the messages, in order, and the number of those that are too large. The first hop
@@ -182,7 +177,7 @@ class PlaintextWriter:
             payload = message.payload
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
-                raw, size_bytes = self._frames.header(onward_route[1:], return_route), -1
+                raw, size_bytes = self.frames.header(onward_route[1:], return_route), -1
             # Most answers of a run have the same routes and the same size, and differ in the payload only.
             if len(payload) != size_bytes:
                 try:
@@ -196,7 +191,7 @@ class PlaintextWriter:
 
     def around(self, header: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge."""
-        heads = self._frames.heads
+        heads = self.frames.heads
         pieces = heads.around(header).get(size_bytes) or heads.make(header, size_bytes)
         # The first four bytes are the length, which belongs to no plaintext.
         return pieces[0][4:], pieces[1]

@@ -337,13 +337,13 @@ class ChannelWorker(Worker):
         return now_s - self.gone_at_s
 
     def forget(self) -> None:
-        self._writer.forget()
+        self._writer.frames.forget()
         if self._reader is not None:
             self._reader.forget()
         self._note_held()
 
     def _note_held(self) -> None:
-        known_bytes = self._writer.known_bytes + (self._reader.known_bytes if self._reader is not None else 0)
+        known_bytes = self._writer.frames.known_bytes + (self._reader.known_bytes if self._reader is not None else 0)
         if known_bytes != self._holdings.header_bytes:
             self._holdings.note(known_bytes, 0)
 

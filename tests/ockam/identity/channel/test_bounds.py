@@ -157,7 +157,7 @@ def test_a_long_route_is_not_remembered() -> None:
     for number in range(100):
         message = Message((local("outer"), local(b"%d" % number + bytes(1_000))), (), b"x")
         assert len(writer.write([message])[0]) == 1
-    assert writer.known_bytes == 0
+    assert writer.frames.known_bytes == 0
 
 
 async def test_the_end_of_a_channel_is_told_at_once() -> None:
