@@ -489,16 +489,17 @@ class Router:
         """Handles the end of a link after the tables were read, which say whether the other member left as planned."""
         name, member = link.member.name, self.view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
-        if member is None and not shards:
-            # The other member left after this one had learned that its shards were given away. It has answered all
-            # messages, so most clients need not notice. Requests that are still open get an error.
-            for route in requests.take():
-                self.node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
-        elif len(link.unanswered):
-            # Nobody knows which of the unanswered pushes the other member has stored. Publishers that use only Ockam's
-            # specification get ERROR. Our clients see what they would see if this node had died: nothing is stored that
-            # they have sent later.
-            senders, answers = link.unanswered.take()
+        has_left = member is None and not shards
+        told = requests.take() if has_left else []
+        # The other member left after this one had learned that its shards were given away. It has answered all
+        # messages, so most clients need not notice. Requests that are still open get an error.
+        for route in told:
+            self.node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
+        # Nobody knows which of the unanswered pushes the other member has stored: it was lost, or this connection was
+        # lost before it left. Publishers that use only Ockam's specification get ERROR. Our clients see what they would
+        # see if this node had died: nothing is stored that they have sent later.
+        senders, answers = link.unanswered.take(has_left=has_left, told=frozenset(told))
+        if senders or answers:
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
             self.hang_up(senders)
             for held in self._held.values():

@@ -6,7 +6,7 @@ its connection and sends everything again in order. A client that has all answer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from bare.errors import Irregular
 from bare.varint import decode_uint
@@ -81,9 +81,13 @@ class UnansweredRequests:
             if found.count <= 0 and not found.opens_session:
                 del self._open[message.onward_route]
 
-    def take(self) -> tuple[list[Address], list[Message]]:
-        """Forgets everything. Returns the connections that clients must lose, and the answers to the other clients."""
+    def take(self, *, has_left: bool = False, told: Container[Route] = ()) -> tuple[list[Address], list[Message]]:
+        """Forgets everything. Returns the connections that clients must lose, and the answers to the other clients.
+        has_left: whether the member has left in order, so that it has ended its sessions. told: the routes whose
+        clients have got an error already."""
         taken, self._open = self._open, {}
+        if has_left:
+            taken = {route: found for route, found in taken.items() if not found.opens_session and route not in told}
         ended = dict.fromkeys(route[0] for route, found in taken.items() if found.lost is None or found.opens_session)
         answers = [
             Message(route, (), payload)
