@@ -121,6 +121,9 @@ def _cbor(data: bytes) -> str:
     source = io.BytesIO(data)
     try:
         value = cbor2.load(source, max_depth=CBOR_DEPTH_MAX, semantic_decoders=_CborTags())
+    except TypeError:
+        # An older cbor2 does not know `semantic_decoders`. Errors of the data are CBORDecodeErrors.
+        raise _NotDecoded("the node's environment has a cbor2 before version 6; upgrade it to see this form") from None
     except cbor2.CBORDecodeError as error:
         raise _NotDecoded(str(error.__cause__ or error)) from error
     if source.tell() != len(data):

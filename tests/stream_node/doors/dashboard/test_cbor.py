@@ -33,6 +33,14 @@ def cbor2() -> Any:
     return pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
 
 
+def test_an_old_library_is_named(cbor2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cbor2 5 does not take the arguments that bound the decoding."""
+    monkeypatch.setattr(cbor2, "load", lambda source: None)
+    shown = decode(b"\xa0", "cbor", 10_000)
+    assert shown.view == "hex"
+    assert "before version 6" in shown.note
+
+
 def test_json_parses_what_is_shown(cbor2: Any) -> None:
     for data in (cbor2.dumps(ORDER), cbor2.dumps(cbor2.CBORTag(55_799, ORDER))):
         for is_short in (True, False):
