@@ -64,5 +64,10 @@ to_read_joined = to_read.join(
 )
 next_unread = greatest(to_read.c.idx, streams.c.first_index)
 """The index at which a consumer reads on, in `to_read_joined`: never before the first message that is still stored."""
-lag_sum = func.sum(greatest(streams.c.next_index - next_unread, ZERO), type_=Integer)
+lag = func.sum(greatest(streams.c.next_index - next_unread, ZERO), type_=Integer).label("lag")
 """The number of messages that a consumer has to read. A consumer that was set beyond the end has no lag."""
+consumer_lags = (
+    select(to_read.c.client_id, to_read.c.stream_name, lag)
+    .select_from(to_read_joined)
+    .group_by(to_read.c.client_id, to_read.c.stream_name)
+)

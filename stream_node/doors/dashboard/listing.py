@@ -18,7 +18,7 @@ from index_service.extensions import SavedPosition
 from index_service.storage import saved_indexes
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
-from stream_node.care.unread_rows import ONE, ZERO, lag_sum, next_unread, to_read, to_read_joined
+from stream_node.care.unread_rows import ONE, ZERO, consumer_lags, next_unread, to_read, to_read_joined
 from stream_node.doors.http.data.places import find_partitions
 from stream_node.doors.http.problems import Problem
 from stream_service.operations import describe
@@ -173,18 +173,13 @@ _newest = (
     .scalar_subquery()
 )
 _NEWEST = compiled(select(func.max(_newest)).where(streams.c.name == bindparam("stream")))
-_lags = (
-    select(to_read.c.client_id, to_read.c.stream_name, lag_sum.label("lag"))
-    .select_from(to_read_joined)
-    .group_by(to_read.c.client_id, to_read.c.stream_name)
-)
-_lag = _lags.subquery("lags")
+_lag = consumer_lags.subquery("lags")
 
 
 def _largest(*of: ColumnElement[bool]) -> Statement:
     """Compiles a statement: by stream, the largest lag of the consumers with names from `low` to before `high`."""
     to = to_read.c.client_id
-    lags = _lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
+    lags = consumer_lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
     return compiled(select(lags.c.stream_name, func.max(lags.c.lag)).group_by(lags.c.stream_name))
 
 

@@ -5,6 +5,7 @@ elsewhere, the first message is pulled without its data; a wait for it holds not
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from itertools import chain
 
 from starlette.responses import Response, StreamingResponse
 
@@ -95,9 +96,7 @@ def answer_in_parts(pieces: Iterable[bytes], headers: Mapping[str, str], media_t
         return Response(begin, headers=dict(headers), media_type=media_type)
 
     async def send() -> AsyncGenerator[bytes]:
-        for part in (begin, following):
-            yield part
-        for part in parts:
+        for part in chain((begin, following), parts):
             yield part
 
     return StreamingResponse(send(), headers=dict(headers), media_type=media_type)

@@ -13,11 +13,11 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import msgspec
 import structlog
 import trio
-from sqlalchemy import Select, bindparam, func, select
+from sqlalchemy import bindparam, func, select
 
 from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
-from stream_node.care.unread_rows import ZERO, lag_sum, to_read, to_read_joined
+from stream_node.care.unread_rows import ZERO, consumer_lags, lag, to_read, to_read_joined
 from stream_node.node.identity.endings import Ending, read_endings
 from stream_node.node.parts import NodeParts, ServerStatistics
 from stream_storage.contract import Do, Session
@@ -79,16 +79,13 @@ _by_name = (
     .order_by(streams.c.name)
 )
 _all_streams = select(func.count(), func.sum(streams.c.next_index), func.sum(_kept), func.sum(streams.c.size_bytes))
-_lag = lag_sum.label("lag")
-_consumers: Select[tuple[str, str, int, int]] = (
-    select(to_read.c.client_id, to_read.c.stream_name, _lag, func.max(to_read.c.saved_us))
-    .select_from(to_read_joined)
-    .group_by(to_read.c.client_id, to_read.c.stream_name)
-    .order_by(_lag.desc(), to_read.c.client_id, to_read.c.stream_name)
+_consumers = (
+    consumer_lags.add_columns(func.max(to_read.c.saved_us))
+    .order_by(lag.desc(), to_read.c.client_id, to_read.c.stream_name)
     .limit(bindparam("most"))
     .offset(ZERO)
 )
-_all_consumers = select(_lag).select_from(to_read_joined)
+_all_consumers = select(lag).select_from(to_read_joined)
 _TOP, _TOTALS = compiled(_by_name), compiled(_all_streams)
 _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 

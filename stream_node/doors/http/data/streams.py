@@ -304,7 +304,13 @@ async def save_position(call: HttpCall) -> Response:
                 await positions.save(name, {query.partition: index})
                 index = await positions.get(name, query.partition)
             if scope.cancelled_caught:
-                raise _not_saved(call)
+                reason = call.parts.statistics().services.index.write_failure
+                reason = "look at the node's log, and send it again" if reason is None else reason
+                detail = f"the position was not saved within {SAVE_S_MAX:g} s: {reason}"
+                # An operation that found no room has stored nothing.
+                if NO_ROOM in reason:
+                    raise Problem(507, "no-room", detail, headers=RETRY)
+                raise Problem(503, "not-saved", detail, headers=RETRY, members={"in_doubt": True})
     return json_response(Saved(name, client_id, query.partition, index), end=b"\n")
 
 
@@ -314,17 +320,6 @@ async def forget_position(call: HttpCall) -> Response:
     async with call.client() as client:
         await set_position(client, client_id, name, query.partition, None)
     return json_response(Saved(name, client_id, query.partition, None), end=b"\n")
-
-
-def _not_saved(call: HttpCall) -> Problem:
-    reason = call.parts.statistics().services.index.write_failure
-    detail = f"the position was not saved within {SAVE_S_MAX:g} s: "
-    if reason is None:
-        reason = "look at the node's log, and send it again"
-    if NO_ROOM not in reason:
-        return Problem(503, "not-saved", detail + reason, headers=RETRY, members={"in_doubt": True})
-    # An operation that found no room has stored nothing.
-    return Problem(507, "no-room", detail + reason, headers=RETRY)
 
 
 def _place(call: HttpCall) -> tuple[str, str]:
