@@ -36,7 +36,8 @@ from ockam.transport.connection_machine import (
     TransportState,
 )
 from ockam.transport.connection_usage import PARTIAL_FREE_BYTES, TOO_MANY, ConnectionUsage, PartialFrames
-from ockam.transport.forwarding import ForwardFilter, LinkEnd, OpenRequests, is_passed_on, leaves
+from ockam.transport.forward_filter import ForwardFilter
+from ockam.transport.forwarding import LinkEnd, OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
 from ockam.transport.sockets import end_stream, receive_ready, send_nowait
 from ockam.transport.wire import Wire
@@ -495,7 +496,7 @@ class Connection(Worker):
             # connection that this node has made need not wait for the peer.
             if self.open_requests is not None and mailbox.is_peer:
                 continue
-            # Messages that do not fit there are refused (`ForwardFilter`). Only a sender whose messages can all be
+            # Messages that do not fit there are refused (`forward_filter`). Only a sender whose messages can all be
             # refused need not wait, because anybody can pretend that some of them were passed on.
             leaving = (each for each in messages if leaves(each.onward_route))
             if mailbox.is_link and all(is_passed_on(each.return_route) for each in leaving):

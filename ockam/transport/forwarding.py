@@ -1,6 +1,6 @@
 """Forwarding between nodes: answers requests that cannot be forwarded, and remembers unanswered requests.
-ForwardFilter: decides which messages of other peers may leave this node over one connection.
 RemoteStreams, LinkEnd: the interfaces of a cluster, whose other nodes serve streams, and of the links to these nodes.
+The clients import this module, so it imports neither trio nor structlog, which a blocking client does without.
 
 Only requests of our own protocols (`node/…`) get such an answer: one of the real producers publishes every message that
 it receives (facts/ockam.md §0.9). Pushes get none: an error would not tell whether the push was stored."""
@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import structlog
-
 import bare
 from ockam.actors.address import LOCAL, SHOWN_BYTES_MAX, Address, Route
 from ockam.actors.message import HERE, Message
-from ockam.actors.node import Node
-from ockam.identity.authentication import has_authentication_beyond
 from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
 OWN_PREFIX = b"node/"
@@ -30,13 +26,6 @@ UNREACHABLE = "no way to "
 CONNECTION_PREFIX = b"TCP_"
 OPEN_REQUESTS_MAX = 10_000
 """The most unanswered forwarded requests that are remembered for one connection. The oldest are forgotten first."""
-
-# The kinds of messages that a `ForwardFilter` drops: the name of the counter, and the reason for the sender.
-CIRCLE = "forward_circle", "it has passed through this node before"
-FULL = "forward_full", "too much waits for that node already; ask again later"
-AUTHENTICATION = "forward_authentication", "an authentication is for the node at the other end of its own connection"
-
-logger = structlog.get_logger(__name__)
 
 
 def reports_to_sender(message: Message) -> bool:
@@ -144,54 +133,6 @@ class OpenRequests:
     def take(self) -> list[Route]:
         routes, self._routes = list(self._routes), {}
         return routes
-
-
-class ForwardFilter:
-    """Drops the messages of other peers that must not leave this node over one connection (peer: its `host:port`), and
-    answers a sender that understands an answer (`reports_to_sender`). It logs the first dropped message of each kind:
-    - a message that has passed through this node before: nodes that forward to each other would send it forever
-    - a message that another node has passed on, while too much waits: if this node waited, two nodes could block each
-      other
-    - an authentication of another peer, because the next node would take it for one of this node"""
-
-    __slots__ = ("_node", "_peer", "_reported")
-
-    def __init__(self, node: Node, peer: str) -> None:
-        self._node = node
-        self._peer = peer
-        self._reported: set[str] = set()
-
-    def passed(self, run: Iterable[Message], *, is_full: bool) -> list[Message]:
-        """Returns those messages that may leave, in order. Counts and answers the others. is_full: whether messages
-        that another node has passed on are refused, because too much waits for the peer."""
-        passed: list[Message] = []
-        onward: Route | None = None
-        back: Route | None = None
-        why: tuple[str, str] | None = None
-        for message in run:
-            # Most messages of a run have the same routes, which are checked once.
-            if message.return_route is not back or message.onward_route is not onward:
-                onward, back = message.onward_route, message.return_route
-                # An authentication must never leave, so it is checked first.
-                if has_authentication_beyond(onward):
-                    why = AUTHENTICATION
-                else:
-                    why = CIRCLE if has_looped(back, self._node.is_registered) else None
-                    if why is None and is_full and is_passed_on(back):
-                        why = FULL
-            if why is None:
-                passed.append(message)
-            else:
-                self._refuse(message, *why)
-        return passed
-
-    def _refuse(self, message: Message, counter: str, reason: str) -> None:
-        self._node.count_drop(counter)
-        if counter not in self._reported:
-            self._reported.add(counter)
-            logger.warning("forward_refused", reason=reason, **message.origin.who, to=self._peer)
-        if reports_to_sender(message):
-            self._node.send(forward_refused(message, reason))
 
 
 class RemoteStreams(Protocol):

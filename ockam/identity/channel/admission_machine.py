@@ -57,7 +57,7 @@ class ChannelStatistics(msgspec.Struct, frozen=True):
 class AdmissionMachine(Generic[C]):
     """The handshakes under way and the open channels, by connection. C: the type of a handshake or channel.
 
-    Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with `channels`."""
+    Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two."""
 
     def __init__(self, limits: ChannelLimits) -> None:
         self._limits = limits
@@ -66,6 +66,7 @@ class AdmissionMachine(Generic[C]):
         self.handshakes: dict[C, Hashable] = {}
         self.channels: dict[C, Hashable] = {}
         self._by_peer: Counter[Hashable] = Counter()
+        self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
 
     def may_begin(self, host: str, now_s: float) -> bool:
         """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted."""
@@ -82,14 +83,15 @@ class AdmissionMachine(Generic[C]):
         """Adds a handshake of the connection `peer`. Returns the older handshakes that must be dropped, mostly none."""
         dropped: list[C] = []
         # At its own limit, a connection replaces its own oldest handshake, and not one of another connection.
-        own = [each for each, theirs in self.handshakes.items() if theirs == peer]
+        own = self._handshakes_by_peer.setdefault(peer, {})
         if len(own) >= self._limits.peer_handshakes_max:
-            dropped.append(own[0])
+            dropped.append(next(iter(own)))
         elif len(self.handshakes) >= self._limits.handshakes_max:
             dropped.append(next(iter(self.handshakes)))
         for each in dropped:
             self.remove(each)
         self.handshakes[channel] = peer
+        self._handshakes_by_peer.setdefault(peer, {})[channel] = None
         return dropped
 
     def open(self, channel: C) -> str | None:
@@ -101,19 +103,31 @@ class AdmissionMachine(Generic[C]):
             return "channels_max"
         if self._by_peer[peer] >= limits.peer_channels_max:
             return "peer_channels_max"
-        del self.handshakes[channel]
+        self._forget_handshake(channel)
         self.channels[channel] = peer
         self._by_peer[peer] += 1
         return None
 
     def remove(self, channel: C) -> None:
-        self.handshakes.pop(channel, None)
-        if channel in self.channels:
+        if channel in self.handshakes:
+            self._forget_handshake(channel)
+        elif channel in self.channels:
             peer = self.channels.pop(channel)
             self._by_peer[peer] -= 1
             if not self._by_peer[peer]:
                 del self._by_peer[peer]
 
+    def _forget_handshake(self, channel: C) -> None:
+        peer = self.handshakes.pop(channel)
+        own = self._handshakes_by_peer[peer]
+        del own[channel]
+        if not own:
+            del self._handshakes_by_peer[peer]
+
     def check(self) -> None:
         assert not self.handshakes.keys() & self.channels.keys()
         assert self._by_peer == Counter(self.channels.values())
+        assert {(each, peer) for peer, own in self._handshakes_by_peer.items() for each in own} == set(
+            self.handshakes.items()
+        )
+        assert all(self._handshakes_by_peer.values())
