@@ -67,7 +67,7 @@ CACHED_BLOCKS_MAX: Final = 256
 """The default maximum number of blocks in the cache. Most forks are shorter, and these blocks use little memory."""
 
 WALKS_MAX: Final = 8
-"""The number of walks along the store that read ahead at the same time."""
+"""The most iterations over the store that read ahead at the same time."""
 
 Row: TypeAlias = tuple[int, str, str, int, bytes]
 """One row of the table: the number, block id, previous id, checksum and data of a block."""

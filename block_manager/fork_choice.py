@@ -53,8 +53,8 @@ class ForkChoice:
         store_name: a store of the manager; None: all blocks stay in memory. The head begins as the newest block of the
             store, with its reference from `add_store`, or with a new reference if it has none. A block is
             persisted when `keep_blocks` blocks follow it.
-        keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
-            are released. A fork that begins before them can still win; the store follows when that fork is long enough.
+        keep_blocks: how many of the newest blocks of the branch are not persisted. Forks that end below these blocks
+            are released. A fork that begins below them can still win; the store changes once that fork is long enough.
         orphans_max: how many blocks without a parent are kept. Beyond this number, the block with the highest number is
             dropped, and must be added again.
         """
@@ -109,8 +109,8 @@ class ForkChoice:
         return change
 
     def persist(self) -> None:
-        """Persists the blocks that are deep enough below the head. `add` calls it before each change; call it after the
-        last change. Raises BlockStoreError.
+        """Persists the blocks that `keep_blocks` blocks of the branch follow. `add` calls it before each change; call
+        it after the last change. Raises BlockStoreError.
         """
         if self._store_name is None or self.head is None:
             return

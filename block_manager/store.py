@@ -50,7 +50,7 @@ class BlockStore(Protocol):
 
 
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
-    """Raises BlockStoreError if new blocks do not form a branch that continues a store's `head`, if there is one."""
+    """Raises BlockStoreError if new blocks are not one branch that continues `head`. None: the store is empty."""
     if not blocks:
         return
     try:

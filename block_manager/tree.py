@@ -132,7 +132,8 @@ class ForkTree:
         return self._entries.get(block_id)
 
     def add(self, new: Sequence[Block]) -> None:
-        """Adds new blocks, parents before children. Each gets a reference of its child in `new`, else of the caller."""
+        """Adds new blocks, parents before children. Each gets one reference: from its child in `new`, or else from the
+        caller."""
         for block in new:
             self._insert(block)
         parent_ids = {block.previous_id for block in new}
@@ -175,7 +176,7 @@ class ForkTree:
                 self._drop_empty_anchor(block.previous_id)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Adds blocks that a store lost, children before parents, and drops those without references.
+        """Adds blocks that have left a store, children before parents. Drops blocks without references.
 
         root_id: the id of the only block whose parent need not be in memory or in a store; None: there is none.
         """

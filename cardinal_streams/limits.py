@@ -33,7 +33,7 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
     `incomplete_bytes_max`: the most memory for the keys and values of all incomplete blocks, in bytes.
     `idle_messages_max`: an incomplete block is given up when more messages than this came since its last message.
     `finished_max`: the number of finished blocks whose hashes are remembered, to recognise late duplicates; also the
-    number of given-up blocks that are remembered. When this number is given up, further blocks stay in memory."""
+    most given-up blocks that are remembered. At this number no further block is given up."""
 
     incomplete_max: int = 4_096
     incomplete_bytes_max: int = 256 * 1024 * 1024

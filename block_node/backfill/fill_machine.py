@@ -260,8 +260,8 @@ class FillMachine:
     # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> BackfilledBlockNotification | None:
-        """Moves the next block to be verified to `delivered`, and returns it. The block must have one of the root
-        hashes in `roots`. They are empty if the block continues the chain, or if root hashes are not checked."""
+        """Moves the next block to be verified to `delivered`, and returns it. Its `roots` are the root hashes that it
+        may have. They are empty if the block continues the chain, or if root hashes are not checked."""
         limits = self._limits
         has_room = len(self.delivered) < limits.pending_blocks and self.delivered_bytes < limits.pending_bytes
         chunk = self._deliverable() if has_room else None
@@ -473,8 +473,8 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up the block `edge` and those that depend on it, except delivered blocks: downwards to the start of the
-        gap, or all blocks above."""
+        """Gives up the block `edge` and the blocks that can only be fetched after it: the blocks below it in the gap,
+        or all blocks above it. Delivered blocks are not given up."""
         if edge not in self.holes:
             return
         # Without the block at the edge, no block after it can be verified.

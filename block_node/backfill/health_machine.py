@@ -144,7 +144,7 @@ class Health:
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Records a failure. Outside of a pause, the failure starts one, which is twice as long each time."""
+        """Records a failure. If the source node is not in a pause, a pause begins, twice as long as the one before."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason

@@ -90,7 +90,7 @@ class BlockSource(Protocol):
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...
 
     def close(self) -> None:
-        """Ends the connections that this source has opened for itself. It gets no further request."""
+        """Ends the connections that this source has opened for itself. The caller sends it no further request."""
         ...
 
 

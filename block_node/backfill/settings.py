@@ -141,7 +141,7 @@ def read_sources(path: Path) -> list[SourceSetting]:
 
 
 def _source_over_grpc(node: _SourceNode) -> SourceSetting:
-    """Raises ValueError."""
+    """Returns the source over gRPC that an entry of a file describes. Raises ValueError."""
     scheme = {"": "grpc", "http": "grpc", "https": "grpcs"}.get(node.scheme)
     if scheme is None:
         raise ValueError(f"{node.scheme!r} is no scheme; there are http and https")

@@ -246,7 +246,8 @@ class Backfill(Plugin):
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - trio.current_time()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
-        """on_disk: whether to check first that the stored blocks are still on disk, which is slow with many blocks."""
+        """Begins a search. on_disk: whether to check first that stored blocks are still on disk, slow with many
+        blocks."""
         if self._scanning:
             self._again = self._again or on_disk
             return

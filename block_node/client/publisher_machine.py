@@ -32,10 +32,11 @@ class PublisherMachine:
     - needed: the block that the node needs next, if the publisher does not have it, so that this session is useless.
     - ended: the node's last message in this session.
 
-    `_lost` is a block that the node has acknowledged and cannot show. `_offered`: these blocks that were sent again.
+    `_lost`: a block that the node has acknowledged and cannot show. `_offered`: all such blocks that were sent again.
 
     Invariant: `_numbers` has the blocks that the present node does not have, in order, all above `_watermark`, the last
-    acknowledged number. An added block is in `_numbers` or in `to_compare`, which is not above, until it is settled.
+    acknowledged number. Until an added block is settled, it is in `_numbers`, or in `to_compare`, whose blocks are not
+    above `_watermark`.
     """
 
     def __init__(self) -> None:
@@ -147,7 +148,8 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged but cannot show. Returns False for a second time."""
+        """Sends a block again that the node has acknowledged but cannot show. Returns False if it was sent again
+        before."""
         if number in self._offered:
             return False
         if self._lost is None:

@@ -103,8 +103,8 @@ _encode = bare.Encoder(BlockBody).encode
 
 class _Delivered(msgspec.Struct, eq=False):
     """An update that the application got. `tip`: the id of the chain's newest block after this update, or None; valid
-    once the manager has the update's blocks. `undone`: if the update goes back, the id of the newest block before the
-    update, which stays held until the save."""
+    once the manager has the update's blocks. `undone`: if the update removes blocks, the id of the newest removed one;
+    the manager holds it until the save."""
 
     event: Event | None
     tip: str | None = None
@@ -114,7 +114,7 @@ class _Delivered(msgspec.Struct, eq=False):
 class KeptChain:
     """The chain store of one consumer, which is also its `CheckpointStore`. The disk is read and written in threads.
 
-    `tip`: the hash of the newest delivered block; None while the chain has no block here.
+    `tip`: the hash of the newest delivered block; None while this store has no block.
 
     Invariant: the manager holds `_held`, the newest block of the delivered chain that is in the manager. The updates in
     `_pending` have the blocks that follow `_held`. `_done` is the last finished update."""
@@ -195,7 +195,8 @@ class KeptChain:
             self._writes.append(write)
 
     async def get(self, hash_: bytes) -> CompleteBatch:
-        """Returns a block of the chain, or one that is still held. Raises UnknownBlock and BlockStoreError."""
+        """Returns a block of the chain, or a removed block that the manager still has. Raises UnknownBlock and
+        BlockStoreError."""
 
         def read() -> CompleteBatch:
             block_id = self._get_id(hash_)
@@ -289,8 +290,8 @@ class KeptChain:
         self._state = state
 
     def _go_back(self, event: Event, base: bytes) -> tuple[tuple[CompleteBatch, ...], str | None]:
-        """Moves the delivered chain back to the block `base`, or to before its first block if `base` is not here.
-        Returns the removed blocks, and the id of the block that was the newest, which stays held."""
+        """Removes the blocks after `base` from the delivered chain; all its blocks if it lacks `base`. Returns the
+        removed blocks, and the id of the newest one, which the manager still holds."""
         self._put_pending()
         before, found = self._held, self._find_id(base)
         stored: list[Block] = []
@@ -337,8 +338,8 @@ class KeptChain:
         del self._pending[: len(pending)]
 
     def _blocks_of(self, batches: Sequence[CompleteBatch], known: Mapping[str, Block]) -> list[Block]:
-        """Returns the blocks that follow `_held`. known: the manager's blocks by id; a different block gets another
-        id."""
+        """Returns the blocks that follow `_held`. known: the manager's blocks by id. If one of them has the id of a new
+        block but differs, the new block gets another id."""
         blocks: list[Block] = []
         previous = self._held or NULL_BLOCK_ID
         for batch in batches:

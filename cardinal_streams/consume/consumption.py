@@ -144,7 +144,8 @@ class Consumption(Generic[M, T]):
 
     @asynccontextmanager
     async def running(self, known: Checkpoint, wants: Tracked, stop_at_end: bool) -> AsyncIterator[None]:
-        """Reads the feeds while the block runs, from `known` on. A block without an exception ends with a save."""
+        """Reads the feeds, beginning at the checkpoint `known`, until the `async with` block ends. If it ends without
+        an exception, a checkpoint is saved."""
         async with background_tasks() as self._tasks:
             self._stop_at_end = stop_at_end
             self.handle([PrefixUnmet(pattern) for pattern in self._application.unmet(wants)])
@@ -204,8 +205,8 @@ class Consumption(Generic[M, T]):
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
-        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet. The
-        receivers know the ends of the topics. During a reorg, while the normal feed rests, the transport knows them."""
+        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet. During a
+        reorg the normal feed is not read; then the transport is asked where its topics end."""
         ends = dict(self._ends)
         for feed in self._feeds.values():
             for source, end in feed.ends.items():
@@ -246,7 +247,7 @@ class Consumption(Generic[M, T]):
                 self._on_event(event)
 
     async def _begin(self, checkpoint: Checkpoint) -> None:
-        """Gives the consumer machine the old messages that `Checkpoint.history` names, then opens the feeds."""
+        """Gives the consumer machine the messages from the offsets in `Checkpoint.history` on, then opens the feeds."""
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)

@@ -104,7 +104,8 @@ class ChainOrder:
 
     def can_revert(self, hash_: bytes, number: int, *, is_whole: bool = True) -> bool:
         """Whether `revert` can go back to this block: it is on the chain or a fork of it, or the chain is empty, or its
-        number is below the chain and `is_whole`. is_whole: the chain has all blocks that it must hold."""
+        number is below the chain and `is_whole` is True. is_whole: whether the chain has all blocks that it must
+        hold."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.path_to(node):
@@ -113,8 +114,9 @@ class ChainOrder:
         return state.chain.head is None or (is_whole and lowest is not None and number < lowest)
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
-        """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`, after a
-        `ChainUpdate` to a fork if the ancestor is on one. From now on, `receive` takes the blocks of the reorg."""
+        """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`. If the ancestor is
+        on a fork, a `ChainUpdate` to this fork precedes the `Revert`. From now on, `receive` takes the blocks of the
+        reorg."""
         state = self._state
         events: list[ChainEvent] = []
         # The weight to beat is that of the blocks before anything is removed: a ChainUpdate to a fork removes some
@@ -154,7 +156,8 @@ class ChainOrder:
         return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Continues a reorg after a restart. Its `revert` took place before, and removed blocks of this weight."""
+        """Continues a reorg after a restart. removed_weight: the weight of the heaviest block that its `revert` had
+        removed."""
         self._reported = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
 
@@ -163,7 +166,8 @@ class ChainOrder:
         return self._action_for(batch) not in (self._keep_for_reorg, self._bury)
 
     def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
-        """Whether a block off the chain, or a waiting descendant, is heavier than the head and `weight_to_beat`."""
+        """Whether this block, which is not on the chain, or a waiting descendant is heavier than the head and
+        `weight_to_beat`."""
         state = self._state
         if self.is_on_chain(batch.hash):
             return False
@@ -286,8 +290,8 @@ class ChainOrder:
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes the block of the chain's lowest node, of which only the hash was known. Ancestors that arrived earlier
-        join the chain, and the forks of all of them are weighed."""
+        """Takes the lowest block of the chain, of which only the hash was known. Its ancestors that arrived earlier
+        join the chain, and the forks of all these blocks are weighed."""
         state = self._state
         lowest = state.chain.lowest
         above = next((node.number for node in state.chain if node is not lowest), None)

@@ -13,8 +13,8 @@ from cardinal_streams.payload import CompleteBatch
 
 class TreeNode(msgspec.Struct, eq=False):
     """A block in a `ChainTree`. `batch` is None until the contents of the block have arrived. `number` is None while
-    the block is only known as a parent. `due`: while the block waits, the number of the final block at which it is
-    dropped if it is not heavier."""
+    the block is only known as a parent. `due`: a waiting block is dropped when the final block has this number, unless
+    the waiting block is heavier than the head."""
 
     hash: bytes
     number: int | None = None
@@ -25,8 +25,8 @@ class TreeNode(msgspec.Struct, eq=False):
 
 
 class ChainTree:
-    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Unlike the
-    tree of `block_manager`, it has children of missing blocks, weights, and hashes without a block, and drops blocks.
+    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Unlike in
+    the tree of `block_manager`, a block has a weight, its parent can be missing, and a node can be only a hash.
     Invariant: a node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ class ChainTree:
         return found
 
     def best_path(self, root: TreeNode) -> list[TreeNode]:
-        """Returns the path from `root` through its heaviest descendant to a leaf. Of equals, the first to come wins."""
+        """Returns the path from `root` through its heaviest descendant to a leaf. Of equally heavy ones, the first to
+        arrive wins."""
         if root.hash not in self._children:
             return [root]
         # Children come before their parents here, so each node needs one look at its children, however deep the tree
@@ -110,9 +111,9 @@ class ChainTree:
 
 
 class HeldChain:
-    """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1. The lowest
-    can be the common ancestor of a reorg, of which only the hash is known. Invariant: the parent of each node is the
-    node before it. `_heights` grows by 1 from each node to the next."""
+    """The newest part of the chain: at most `removable_max` + 1 nodes, from the lowest to the head. The lowest node can
+    be the common ancestor of a reorg, of which only the hash is known. Invariant: the parent of each node is the node
+    before it. `_heights` grows by 1 from each node to the next."""
 
     def __init__(self, removable_max: int) -> None:
         self.removable_max = removable_max
@@ -130,7 +131,7 @@ class HeldChain:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the lowest block here, if it is final and its number is known."""
+        """The number of the lowest block, if it is final and its number is known; else None."""
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: TreeNode, is_final: bool) -> None:
@@ -173,7 +174,7 @@ class HeldChain:
         return found
 
     def others(self, nodes: Iterable[TreeNode]) -> list[TreeNode]:
-        """Returns those of the nodes that are not on the chain."""
+        """Returns the given nodes that are not on the chain."""
         return [node for node in nodes if node.hash not in self._heights]
 
     def check(self) -> None:

@@ -21,9 +21,10 @@ class Fate(enum.Enum):
 
 
 class ChainBlocks:
-    """The newest part of the chain and the waiting blocks (of forks, or without a parent), which are the other nodes of
-    the tree; also the fates of other blocks. `first_number`: the application has the blocks of the chain from this
-    number on, and none below. `waiting_count`, `waiting_bytes`: the number and the size of the waiting blocks.
+    """All blocks that a `ChainOrder` has: the newest part of the chain, and the waiting blocks, which are on forks or
+    lack their parent. It also has the fates of dropped and final blocks. `first_number`: the application has the blocks
+    of the chain from this number on, and none below. `waiting_count`, `waiting_bytes`: the number and the size of the
+    waiting blocks.
 
     Invariant: no waiting block is due before `_due_first`. No waiting branch that descends from the chain outweighs the
     blocks that it would replace, except from the beginning of a reorg until the head is as heavy as before."""
@@ -139,7 +140,8 @@ class ChainBlocks:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks with at most the final block's number, unless they are heavier than the head."""
+        """Drops the waiting blocks that are not heavier than the head and whose number is not above the final
+        block's."""
         number = self.chain.final_number
         # Mostly no block is due, which needs no search.
         if number is None or number < self._due_first:
@@ -165,7 +167,7 @@ class ChainBlocks:
                         self.fates.put(node.hash, fate)
 
     def drop_unordered(self, nodes: Iterable[TreeNode], number: int, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks among `nodes` whose number is at most `number`, that of their parent."""
+        """Drops the waiting blocks among `nodes` whose number is not above `number`, the number of their parent."""
         for node in nodes:
             if node.number is not None and node.number <= number and node.hash not in self.chain:
                 self.drop(node, DropReason.NUMBER, events)
@@ -228,8 +230,8 @@ class ChainBlocks:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Removes all blocks after this block from the chain. If this block is not on the chain, removes all blocks:
-        the chain then consists of this block alone. The removed blocks become waiting blocks."""
+        """Removes all blocks after this block from the chain. If this block is not on the chain, all blocks are
+        removed, and the chain consists of this block alone. The removed blocks become waiting blocks."""
         node = self.tree.find(hash_)
         if node is not None and hash_ in self.chain:
             cut = self.chain.cut_above(node)

@@ -269,8 +269,8 @@ class ChainConsumer(RereadingConsumer):
         return self._normal.why_incomplete(hash_)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Returns the blocks that the chain lacks although later blocks, or messages of them, have arrived, in the
-        order of need. This visits all blocks in memory: do not call it for every message."""
+        """Returns the blocks that the chain lacks, in the order in which it needs them. Later blocks, or messages of
+        them, have arrived. This visits all blocks in memory: do not call it for every message."""
         lacks = self._chain.lacks()
         head = self._chain.head
         if head is not None:
@@ -330,7 +330,7 @@ class ChainConsumer(RereadingConsumer):
             self._held.append(batch)
 
     def _begin_chain(self, out: list[ConsumerEvent]) -> None:
-        """Begins the chain without a start block, with the lowest number of the blocks that came."""
+        """Begins a chain that has no start block, at the lowest number of the complete blocks."""
         if self._chain.head is None and self._held:
             held = sorted(self._held, key=lambda batch: (batch.number, batch.hash))
             self._held.clear()
@@ -361,7 +361,8 @@ class ChainConsumer(RereadingConsumer):
         return self._normal.may_read_again(at_end=at_end)
 
     def _is_new_state(self) -> bool:
-        """Whether the chain and the waiting blocks differ from those at earlier ends, so that reading can help."""
+        """Whether the chain or the waiting blocks differ from each earlier call. If not, reading the feeds again cannot
+        help."""
         chain, waiting = self._chain.blocks()
         if chain != self._states_seen[0]:
             self._states_seen = (chain, set())
@@ -436,7 +437,8 @@ class ChainConsumer(RereadingConsumer):
             self._complete(batch, out)
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Collects the chain's events in `out`, and draws the consequences of a change of the chain."""
+        """Collects the chain's events in `out`. After a change of the chain, drops old blocks and opens announced
+        channels."""
         for event in events:
             if isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
                 # A dropped block is read again, unless only a Reorg message could put it on the chain.

@@ -64,7 +64,8 @@ class DropReason(enum.Enum):
     BANNED: the application wants another block with this number, or the block descends from a banned block.
     NUMBER: its number is not higher than its parent's number.
     MEMORY: the limits for blocks in memory were exceeded. It must be given to the `ChainOrder` again when the chain has
-        grown. A `ChainConsumer` reads it again, and reports it only if nothing but a Reorg message leads to it."""
+        grown. A `ChainConsumer` reads it again; it reports the block only if no message but a Reorg can put it on the
+        chain."""
 
     OLD = "old"
     BANNED = "banned"
@@ -251,16 +252,17 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
-    """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason. `hash` is that in the
-    message, or the common ancestor of the reorg."""
+    """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason. `hash` is the hash in the
+    message, or that of the reorg's common ancestor."""
 
     hash: bytes
     why: str
 
 
 class ReorgStalled(msgspec.Struct, frozen=True):
-    """The channel of the running reorg, to the ancestor with this hash and number, has been silent for `idle_s`
-    seconds, and the normal feed rests. `is_given_up`: whether the reorg was given up now."""
+    """The channel of the running reorg has brought no message for `idle_s` seconds, and the normal feed is not read
+    meanwhile. `hash` and `number` are those of the common ancestor. `is_given_up`: whether the reorg was given up
+    now."""
 
     hash: bytes
     number: int
@@ -277,14 +279,14 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """Everything was read that the topics have, and the chain has lacked the same first block for `age_s` seconds."""
+    """All messages of the topics were read, and the chain has lacked the same first block for `age_s` seconds."""
 
     gaps: tuple[Gap, ...]
     age_s: float
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A block is not part of the chain, which began without a start block and with a block of a higher number."""
+    """A block was left out: the chain had no start block, and began with a block of a higher number."""
 
     hash: bytes
     number: int

@@ -81,8 +81,8 @@ class PendingBlock:
         self.size_bytes = 0
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Receipt, str]]:
-        """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
-        Yields the outcome and the name of each unused message (any outcome but TAKEN), and of some that are used."""
+        """Takes the Batch message, and checks all earlier messages against it; the caller must iterate to the end.
+        Yields (outcome, name) for each earlier message that cannot be used, and for some that can (outcome TAKEN)."""
         self.batch = batch
         # Only prefixes that the consumer wants are counted. The others are noted to tell them from unannounced ones.
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}

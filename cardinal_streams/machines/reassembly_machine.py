@@ -177,7 +177,7 @@ class Reassembler:
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
 
     def may_read_again(self, *, at_end: bool) -> bool:
-        """Whether to read put-off and recalled blocks again now. `at_end`: whether the log was read to its end."""
+        """Whether to read the blocks again now that were put off. `at_end`: whether the log was read to its end."""
         room = self._room_at
         # Recalled blocks wait for a while, so that one reading serves several of them.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
@@ -428,7 +428,8 @@ class Reassembler:
         return outcome
 
     def _note(self, block: PendingBlock, outcome: Receipt, what: str, events: list[ReassemblyEvent]) -> None:
-        """Counts an early message that a later Batch or header makes useless, and reports it if it contradicts them."""
+        """Counts a message that came before its Batch or header and cannot be used. Reports a message that contradicts
+        these."""
         if outcome is not TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:

@@ -60,8 +60,8 @@ class RevertTo(msgspec.Struct, frozen=True):
 
 
 class ReorgBlock(msgspec.Struct, frozen=True):
-    """A step: the chain must take this block of the active reorg. With an ancestor, the block came on the channel of
-    the reorg to this ancestor after the end of a section, and is only weighed."""
+    """A step: the chain must take this block. `ancestor`: None for a block of the active reorg. Otherwise the block
+    came after the end of a section, on the channel of the reorg to this ancestor, and is only weighed."""
 
     batch: CompleteBatch
     ancestor: bytes | None = None
@@ -98,7 +98,7 @@ class Channel:
 
     @property
     def resume_offset(self) -> int:
-        """The lowest offset that is needed to resume: from there, no block is missed that is still needed."""
+        """The offset at which reading must continue after a restart, so that no needed block is missed."""
         if self.state is ReorgState.ACTIVE:
             return self.offset
         needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]

@@ -77,8 +77,8 @@ class UnorderedConsumer(RereadingConsumer):
 
     def at_end(self) -> list[ConsumerEvent | Completed]:
         """Returns the events for the present end of all feeds: a `ReadAgain` if blocks were put off to save
-        memory. A reading that completes no block is repeated only after as many further messages as it took: most of
-        the put-off blocks may lack messages that are deleted."""
+        memory. If reading again has completed no block, it is repeated only after as many new messages as were read
+        again: most of the put-off blocks may lack deleted messages."""
         out: list[ConsumerEvent | Completed] = []
         machine, statistics = self._normal, self._normal.statistics()
         if not machine.put_off.position:

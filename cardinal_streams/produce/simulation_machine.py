@@ -206,8 +206,8 @@ def _disordered(
 
 
 def _mixed(randomness: Randomness, sent: list[tuple[SentRecord, int | None]]) -> dict[str, Iterator[SentRecord]]:
-    """Returns the messages of each reorg's channel. At every second channel the producers write at the same time, and
-    their messages are mixed; at the others they write one after another."""
+    """Returns the messages of each reorg's channel. On every second channel the producers write at the same time, and
+    their messages are mixed. On the other channels they write one after another."""
     sections: dict[str, dict[int, list[SentRecord]]] = {}
     for step, producer in sent:
         if producer is not None:

@@ -96,8 +96,8 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
 class Recorder:
     """Appends deliveries to a recording, and creates the file if it does not exist. Use it in a `with` block.
 
-    A torn file is cut after its last complete record. A damaged file raises `RecordingError`, and is not changed; a
-    file that another recorder has open does, too. An error of the file system closes the recorder; the record that was
+    A torn file is cut after its last complete record. Raises `RecordingError` for a damaged file, which is not changed,
+    and for a file that another recorder has open. An error of the file system closes the recorder; the record that was
     written last can then be incomplete."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -203,7 +203,7 @@ class StreamTransport:
 class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
-    `created`: by source, when the partition of the offset was created, in microseconds since 1970, if known.
+    `created`: by source, when the stream that is read was created, in microseconds since 1970, if known.
     `holes`: the number of records that were deleted before they were read."""
 
     def __init__(

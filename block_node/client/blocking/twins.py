@@ -1,4 +1,4 @@
-"""The objects of the blocking client of block nodes. Those of the async client explain their methods."""
+"""The objects of the blocking client of block nodes. The docstrings of the async client explain the methods."""
 
 from __future__ import annotations
 

@@ -17,8 +17,9 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class HealthCall(SingleRequest):
-    """The calls Check and Watch. serves: returns whether the service with a name serves now ("": the door), or
-    None if there is none. watches: whether the call stays open until the node stops; it reports no other change."""
+    """The calls Check and Watch. serves: takes the name of a service ("": the whole door). Returns whether this service
+    serves now, or None for an unknown name. watches: whether the call stays open until the node stops; the stop is the
+    only change that is reported."""
 
     def __init__(self, call: GrpcCall, serves: Callable[[str], bool | None], *, watches: bool) -> None:
         self._call = call

@@ -385,7 +385,7 @@ class GrpcServices(Plugin):
 class BlockMethod(NamedTuple):
     """A method of the door. open: makes the handler of a call. message_bytes_max: the largest request.
 
-    rights: one of these on the chain is enough."""
+    rights: the caller needs one of these rights on the chain."""
 
     open: Callable[[GrpcServices, GrpcCall], CallHandler]
     message_bytes_max: int

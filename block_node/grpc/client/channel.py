@@ -56,7 +56,7 @@ class AnswerHandler(Protocol):
 
 
 class AskedCall:
-    """One call that this side has begun, as its connection (`CallHandler`) and its asker use it."""
+    """One call that this side has begun. The asker sends by it, and the connection uses it as a `CallHandler`."""
 
     logs_end = True
 
@@ -77,7 +77,7 @@ class AskedCall:
         self._connection.end_half(self._machine)
 
     def hold(self) -> None:
-        """Takes no more messages of the answer until `release`. The other side gets no window for them."""
+        """Takes no more messages of the answer until `release`. The server gets no window for them."""
         self._is_held = True
 
     def release(self) -> None:

@@ -24,9 +24,11 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
     - behinds_max, behinds_within_s: after more BehindPublishers than this within the time, the stream is left.
       behind_ignored_s: after a BehindPublisher that counts, further ones are ignored for this time.
     - slow_acks_max: the stream ends after so many acknowledgements in a row, each over `slow_ack_s` after its block.
-    - send_s: how long a message may wait for its window, and one second more for every `sent_bytes_per_s` bytes.
+    - send_s, sent_bytes_per_s: a message may wait for its window for `send_s`, plus one second for each
+    `sent_bytes_per_s` bytes.
       sends_max: how often one block is begun again after such a wait.
-    - cool_down_s: the wait before a node that was left is used again. reset_s: the age at which a stream is begun anew.
+    - cool_down_s: the wait before a node that was left is used again. reset_s: the age at which a new stream replaces a
+    stream.
     """
 
     ends_max: int = 5

@@ -210,7 +210,8 @@ class ConsensusPublisher:
         return machine.is_open
 
     async def _leave(self, call: AskedCall) -> None:
-        """Says farewell, and waits for the end of the call. Raises BlockRefused, or the error of a refused call."""
+        """Sends the last request of a stream that was left, and waits for the end of the call. Raises BlockRefused, or
+        the error of a refused call."""
         machine = self._machine
         farewell = machine.take_farewell()
         if self._ended is None:

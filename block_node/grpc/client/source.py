@@ -36,7 +36,8 @@ ITEMS_STEP: Final = 10_000
 class GrpcSource:
     """Another block node, whose blocks come over `channel`. silence_s_max: the longest wait for a message.
 
-    status: the channel for questions about its blocks; None: `channel`, too. Real nodes can serve both apart."""
+    status: the channel for questions about its blocks; None: `channel`, too. Real nodes can serve status and blocks at
+    two addresses."""
 
     def __init__(
         self, node: Node, channel: GrpcChannel, status: GrpcChannel | None = None, *, silence_s_max: float

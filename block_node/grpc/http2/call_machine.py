@@ -26,8 +26,9 @@ class CallProgress(enum.Enum):
 
 
 class CallInput(enum.Enum):
-    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: the end of our half
-    is framed. RESET: either side has reset the stream, or the connection is gone."""
+    """An event that can change the progress of a call. PEER_ENDED: the remote half has ended. FINISH: our half ends
+    after its waiting bytes. SENT: the end of our half is framed. RESET: either side has reset the stream, or the
+    connection is gone."""
 
     PEER_ENDED = "peer ended"
     FINISH = "finish"
@@ -114,7 +115,8 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes and returns up to `bytes_max` bytes of `pending`: from one large piece, or small ones for a frame."""
+        """Removes and returns up to `bytes_max` bytes of `pending`: a part of one large piece, or small pieces
+        together."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:
             return self._cut_first(min(bytes_max, first_bytes))
