@@ -1,5 +1,5 @@
 """The answers to requests for new sessions, at a node that no longer serves the chain of its cluster. The publisher or
-subscriber then opens another session, and its own node knows by then which node serves the chain."""
+subscriber then opens another session. By then, the node to which it is connected knows which node serves the chain."""
 
 from __future__ import annotations
 

@@ -201,7 +201,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState, rules: HashRules = SHA384) -> None:
-        """Adds the possible root hashes of the newest block to a state, then serves publishers. rules: of the tree."""
+        """Adds the possible root hashes of the newest block to a state, then serves publishers. rules: the hash rules
+        of the tree."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

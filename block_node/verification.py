@@ -166,7 +166,8 @@ class Verification(Plugin):
 
 
 def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
-    """Keeps only the root hashes that the chain allows. Raises VerificationFailed if none is left."""
+    """Returns the result with only those root hashes that are in `roots`, if any are given. Raises VerificationFailed
+    if none is left."""
     if not roots:
         return result
     fitting = tuple(each for each in result.roots if each.root in roots)

@@ -200,7 +200,8 @@ class PublishService(Plugin):
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
     def may_go_on(self, publisher: PublisherState) -> bool:
-        """Whether to hand on more of a request now. It stays whole while the plugins are full, which saves memory."""
+        """Whether to hand on more of a request now. False while the plugins are full: an undivided request takes less
+        memory."""
         if self.facility.full:
             self._wait_for_room()
             return False
@@ -252,8 +253,8 @@ class PublishService(Plugin):
     # The effects of the machine.
 
     def perform(self) -> None:
-        """Carries out all effects, forwards items, and lets sessions read again. An effect can lead to a call within
-        this call, which does nothing, so effects happen in their order."""
+        """Carries out all effects, forwards items, and lets sessions read again. An effect can call this method again.
+        This inner call does nothing, so the effects keep their order."""
         if self._performing:
             return
         machine = self.machine

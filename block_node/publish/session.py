@@ -1,8 +1,8 @@
 """The session of a publisher: hands the requests of one publisher to the publish machine, and to the mending of blocks,
 and sends the answers.
 
-`Mending` takes a block again from its publisher if the stored bytes are damaged or gone. Its publisher offers a
-duplicate, as the block was acknowledged. The answer DuplicateBlock comes only when the block is stored again.
+If the stored bytes of a block are damaged or gone, and a publisher offers the block as a duplicate, `Mending` takes the
+block again. The answer DuplicateBlock is sent only when the block is stored again.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | Non
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """Returns the `BlockMark` from the header `block/1`; None without one whose numbers fit the columns."""
+    """Returns the `BlockMark` from the header `block/1`; None if there is no such header, or its numbers do not fit the
+    columns."""
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 

@@ -4,8 +4,8 @@
 
 A run is a query `readStream` with the trigger `availableNow` (`spark_export/session.py::open_query`). For each
 micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
-transaction of the table. These positions decide where the next query begins, so a checkpoint counts for one query only,
-and this exporter and the one without Spark (`run.py`) can continue each other's exports.
+transaction of the table. These positions decide where the next query begins, so each checkpoint is used by one query
+only, and this exporter and the one without Spark (`run.py`) can continue each other's exports.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class SparkExporter(Exporter):
         return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": json.dumps(starts)}
 
     def _take(self, rows: Any) -> None:
-        """Exports one micro-batch, whose rows the table can have already."""
+        """Exports one micro-batch, without the rows that the table has already."""
         state = self._log.load()
         self._check_incarnations()
         latest = state.latest()
@@ -176,8 +176,8 @@ class SparkExporter(Exporter):
     def _check_incarnations(self) -> None:
         """Raises PositionsMoved if a stream was deleted or made anew after the plan.
 
-        Called before the tasks read, which would fail, so that the stream would be left out of the run; and before the
-        commit, since Spark plans a batch query after the first call, and a stream can be made anew in between.
+        Called before the tasks read: their reads of such a stream would fail, and the run would leave the stream out.
+        Called again before the commit, because Spark plans a batch query only after the first call.
         """
         now = by_place(self._node.list_ends(self._settings.selection))
         for each in self._planned.values():
@@ -199,7 +199,7 @@ class SparkExporter(Exporter):
 
 
 def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
-    """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
+    """Returns the streams whose partitions an error text names as STREAM/PARTITION. places: all partitions."""
     blamed = set()
     # The name of one stream can be the end of another stream's name, so the longest names are looked for first.
     names = ((f"{stream}/{partition}", stream) for stream, partition in places)

@@ -115,7 +115,8 @@ class NodeSide:
             return saved_indexes(client, client_id)
 
     def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
-        """Saves the next index of each incarnation for a client, which shows the lag. Raises ClientErrors."""
+        """Saves the next index of each incarnation under a client id, so that the node can show the lag. Raises
+        ClientErrors."""
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)

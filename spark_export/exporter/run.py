@@ -97,7 +97,7 @@ class Exporter:
     """
 
     overtaken_event = "overtaken by another exporter"
-    """What the log says before an export is planned anew."""
+    """The log text before an export is planned anew."""
 
     def __init__(
         self,

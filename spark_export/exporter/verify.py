@@ -153,7 +153,8 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
 
 
 class TableRows:
-    """The rows of a table, with the intervals of their indexes (`there`), and a sum of each PIECE_ROWS of them.
+    """The rows of a table: the intervals of their indexes (`there`), and a sum of the contents for each piece of
+    PIECE_ROWS indexes.
 
     ends: the partitions of the node whose contents are compared.
     """
@@ -231,7 +232,7 @@ def batch_intervals(index: pa.Array) -> list[Interval]:
 def covered(intervals: Iterable[Interval], times: int = 1, *, without: Iterable[Interval] = ()) -> list[Interval]:
     """Returns the indexes that are in at least `times` of the intervals, as ordered intervals that do not touch.
 
-    An interval of `without` takes away one of these times.
+    Each interval of `without` that has an index reduces the count of the index by one.
     """
     changes = [each for begin, end in intervals if begin < end for each in ((begin, 1), (end, -1))]
     changes += [each for begin, end in without if begin < end for each in ((begin, -1), (end, 1))]

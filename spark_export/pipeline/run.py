@@ -100,9 +100,9 @@ class Pipeline:
     ) -> int:
         """Updates the tables every `every_s` seconds until `stop` is set. Returns the number of failures.
 
-        A failure is logged, and a query of another session goes on where the tables end. open_session: starts a Spark
-        session, which is closed here. on_report: called after the first run and after each later step. Raises
-        TableRefused at the beginning, as `run`.
+        A failure is logged. Then another session continues where the tables end. open_session: starts a Spark session,
+        which is closed here. on_report: called after the first run and after each later step. Raises TableRefused at
+        the beginning, as `run`.
         """
         self.find_state()
         failures, session = 0, open_session()

@@ -196,7 +196,8 @@ class Pushes:
                 self._earlier[place], self._first_numbers[place] = Counter(own.values()), len(own)
 
     def _find_own(self, client: StreamClient, attempt: Attempt, bounds: StreamEnds) -> dict[int, bytes]:
-        """Returns the digests of `find_messages` from the query's saved index on. Adds the tasks to `seen`."""
+        """Returns the digests that `find_messages` finds from the query's saved index on. Adds the task numbers to
+        `seen`."""
         place, end = (bounds.stream, bounds.partition), bounds.next_index
         start = self._record.get(place, 0)
         # An index beyond the end is of a stream that was deleted and created again since, so it is invalid.

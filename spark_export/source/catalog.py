@@ -146,7 +146,7 @@ def starting_indexes(
 def resolved_indexes(
     catalog: Catalog, ends: Ends, offsets: int | Offsets, time_us: int | Offsets | None, option: str
 ) -> dict[Place, int]:
-    """Returns the index that the option, by an index or by a time, names in each partition. Raises OptionError."""
+    """Returns the index that an option gives for each partition, as an index or as a time. Raises OptionError."""
     if time_us is None:
         return resolve(offsets, ends, option)
     times = for_each(time_us, ends, f"{option}ByTimestamp")

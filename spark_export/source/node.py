@@ -42,7 +42,8 @@ ERRORS: tuple[tuple[type[ClientError], type[errors.SourceError], str], ...] = (
     (stream_client.StreamNotFound, errors.StreamMissing, "{}"),
     (stream_client.NodeUnreachable, errors.SourceUnreachable, "{}; see the option endpoint, and whether the node runs"),
 )
-"""By the first class that a ClientError has, the SourceError that replaces it, and the latter's text."""
+"""Each row: a class of ClientErrors, the SourceError that replaces them, and its text. The first class that fits
+counts."""
 
 logger = logging.getLogger("stream_node.spark")
 
@@ -87,8 +88,8 @@ class RetryBound:
 
 @contextmanager
 def connected(way: Way, bound: RetryBound | None = None) -> Iterator[blocking.StreamClient]:
-    """Opens a client of the first address of the endpoint that can be reached. Raises SourceErrors, and
-    SourceUnreachable after `bound` (`request_timeout_s`)."""
+    """Opens a client of the first address of the endpoint that can be reached. Raises SourceUnreachable when the time
+    of `bound` is over (default: `request_timeout_s`), and other SourceErrors."""
     with mapped_errors(), ExitStack() as opened:
         yield _open(way, opened, bound or RetryBound(way.request_timeout_s))
 
@@ -163,7 +164,8 @@ def tls_of(given: Mapping[str, str]) -> Tls | None:
 
 
 def token_of(given: Mapping[str, str]) -> Token | None:
-    """Returns the token of the options, or None. Raises OptionError without the value: it may be a token itself."""
+    """Returns the token of the options, or None. Raises OptionError, whose text never contains the value: a user may
+    have given the token itself."""
     if TOKEN_OPTION not in given:
         return None
     kind, _, where = given[TOKEN_OPTION].partition(":")

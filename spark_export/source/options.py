@@ -198,7 +198,8 @@ class ReadOptions(Way):
 class WriteOptions(Way):
     """The checked options of a write. docs/spark.md explains each option.
 
-    is_for_all: whether `stream` is the stream of all rows, whatever the column says, as with Kafka's sink.
+    is_for_all: whether the option `stream` decides for all rows, even if they have a column `stream`, as in Kafka's
+    sink.
     exactly_once: whether a streaming query stores each row once.
     inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """

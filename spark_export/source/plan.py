@@ -111,7 +111,8 @@ def resolve(offsets: int | Offsets, ends: Ends, option: str) -> dict[Place, int]
 
 
 def for_each(offsets: int | Offsets, ends: Ends, option: str) -> dict[Place, int]:
-    """Returns the number that an option gives for each partition. Raises OptionError unless it names exactly these."""
+    """Returns the number that an option gives for each partition. Raises OptionError unless the option names exactly
+    the partitions in `ends`."""
     if isinstance(offsets, int):
         return dict.fromkeys(ends, offsets)
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}

@@ -193,7 +193,7 @@ class RangeReader:
 
 
 def read_page(payload: bytes) -> PageBatch:
-    """Decodes the node's answer. Raises BadAnswer, also for other rows than announced."""
+    """Decodes the node's answer. Raises BadAnswer, also if the rows are not the announced ones."""
     try:
         page, arrow = split_page(payload)
     except ProtocolError as error:

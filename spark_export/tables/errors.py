@@ -40,7 +40,8 @@ class TableDamaged(ExportError):
 
 
 class PositionsMoved(ExportError):
-    """The plan of a run is out of date, such as after a faster exporter. Nothing of the run is in the table."""
+    """The plan of a run is out of date, for example because another exporter was faster. Nothing of the run is in the
+    table."""
 
 
 class RangeIncomplete(ExportError):
@@ -93,7 +94,8 @@ class ExportStopped(ExportError):
 
 @contextmanager
 def full_disk_told(place: object) -> Iterator[None]:
-    """Turns the error of a full disk into ExportDiskFull. place: the address of the export; told if no path is known.
+    """Turns the error of a full disk into ExportDiskFull. place: the address of the export, which the error names if
+    the path is unknown.
 
     The disk of Spark's temporary files can be another one.
     """

@@ -69,7 +69,7 @@ class CommitConflict(Exception):
 
 @dataclass(frozen=True)
 class TableFile:
-    """A data file of the table at one moment, with its address in the table's log. None: the log does not say it.
+    """A data file of the table at one moment, with its address in the table's log. A field is None if the log lacks it.
 
     partition: the values of the columns that are in the log only. indexes: the lowest and the highest index.
     has_removed_rows: whether rows of the file may be marked as removed, which only the table's library can tell.
@@ -146,7 +146,7 @@ class TableLog(ABC):
     def append(self, plan: model.FilesPlan, written: model.Written) -> model.Commit:
         """Adds the files of a run and moves its positions, in one transaction. The call can be repeated.
 
-        Raises PositionsMoved (nothing is changed) after a faster exporter or a `forget`, and ExportError.
+        Raises PositionsMoved, and changes nothing, if another exporter or a `forget` was faster. Raises ExportError.
         """
         ranges = model.join(written.ranges)
         if not ranges:
@@ -191,7 +191,8 @@ class TableLog(ABC):
             give_tree(self.place.folder)
 
     def _sync(self, address: str, since_s: float = 0.0) -> None:
-        """Makes durable the files that a library has written into a folder since a time. Data files are so already."""
+        """Makes durable the files that a library has written into a folder since a time. Data files are durable
+        already."""
         if (place := parse_place(address)).is_local:
             sync_new(place.folder, since_s)
         self._give()

@@ -191,7 +191,8 @@ class PublishCall(PublisherSession, CallHandler):
             self._call.resume()
 
     def _may_wait(self) -> bool:
-        """Whether the present request may wait for other publishers: not if all wait for its block."""
+        """Whether the present request may wait for other publishers. False if it has the next block to verify, for
+        which all others wait."""
         return self._hold(self.block_number != self._machine.blocks.next_to_verify)
 
     def _hold(self, is_held: bool) -> bool:

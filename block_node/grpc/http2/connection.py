@@ -97,8 +97,8 @@ class ServedCall:
 class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    batch: the context of all calls of handlers that one read causes. usage: what the peer uses; above its limits, it is
-    read more slowly.
+    batch: makes the context in which the handlers take the messages of one read. usage: the peer's use of the node;
+    above its limits, the connection is read more slowly.
     Invariant: `_served` has each call that is open for its handler.
     """
 

@@ -26,8 +26,8 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     - connection_window_bytes: the window of all calls together. It is given back when bytes arrive, so it bounds no
       memory.
     - streams_max: the most open calls of a connection. header_bytes_max: the headers of a request, also decompressed.
-    - unfinished_bytes_max: the received bytes of all incomplete messages on all connections (`DoorBudget`), and as much
-      again for all windows beyond the first ones.
+    - unfinished_bytes_max: the most received bytes of all incomplete messages on all connections, and the most bytes by
+      which all windows together are widened (`DoorBudget`).
     - pending_bytes_max: the bytes that wait for the window of one call; above it, its handler waits for room.
     - unsent_bytes_max: the bytes of a connection that are framed and that its socket has not taken.
     - resets_max: the most calls that a peer may reset, and that end by its errors, within `resets_s` (CVE-2023-44487,
@@ -37,7 +37,7 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     - linger_s: for how long a peer may keep its half of a call open after the call has ended.
     - ping_s, ping_answer_s: how often this side asks whether the peer is alive, and the longest wait for any byte.
     - idle_s_max: the longest time without an open call. send_s_max: the longest time in which a peer takes no byte.
-    - message_s_max: the longest time for one message, and one second more for each `message_bytes_per_s`.
+    - message_s_max, message_bytes_per_s: the longest time for one message, plus a second for each so many bytes.
     """
 
     frame_bytes_max: int = 256 * 1024

@@ -205,7 +205,7 @@ class MessageReader:
 
     @property
     def is_between(self) -> bool:
-        """Whether the last message is complete, and nothing of another one is here."""
+        """Whether the last message is complete, and no byte of the next message has arrived."""
         return self._size_bytes is None and not self.waiting_bytes
 
     def feed(self, data: bytes) -> None:
