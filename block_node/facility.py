@@ -2,8 +2,8 @@
 
 Gating plugins (verification, persistence, publishing) must not lose events: while the queue of one is full, every
 source of items waits. Any other plugin is detached and notified if its queue grows too long. Notifications are accepted
-even if a queue is full: otherwise a plugin could wait for space that only it can make. Each results from accepted
-items, so their number is bounded.
+even if a queue is full: otherwise a plugin could wait for space that only it can make. Each notification results from
+accepted items, so the number of notifications is bounded.
 """
 
 from __future__ import annotations

@@ -215,7 +215,8 @@ class BlockNode:
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
     def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...] | None], None]) -> None:
-        """Passes on the root hashes that the stored block `number` may have, or None if they cannot be read."""
+        """Calls `on_found` with the root hashes that the stored block `number` may have; with None if it cannot be
+        read."""
         chain = self.verifier.chain
         opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
 

@@ -88,8 +88,8 @@ def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, i
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns a high block that is in all ranges. The root hash of the highest common block is not always certain. So
-    this is the block below it, if that block is common too, else the highest one itself. None: no block is common."""
+    """Returns a high block that is in all ranges; None if there is none. The root hash of the highest such block is not
+    always certain, so the block below is returned if it is in all ranges, too."""
     first, *others = ranges
     common = first.copy()
     for other in others:

@@ -29,7 +29,7 @@ class BlockGap(NamedTuple):
 
 
 class GapFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts for a plan. known: the blocks that are stored, or were deleted by retention.
+    """The facts from which gaps are computed. known: the blocks that are stored, or were deleted by retention.
     newest_known: the highest block that publishers have announced. sources_last: the highest block of the source nodes.
     follows: whether to have all blocks up to `sources_last`, even if no publisher has announced them.
     """

@@ -441,7 +441,8 @@ class BackfillAnswers(AnsweringWorker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """A search needs the right to operate the node. The right to read its blocks is enough to see the state."""
+        """Returns the right that a request needs: to operate the node for a search, to read its blocks for the
+        state."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

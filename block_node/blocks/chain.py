@@ -182,8 +182,9 @@ def check_link(chain: ChainState, result: BlockResult) -> ChainState:
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """Returns the result with its root hashes in order of likelihood. Only the one that an earlier state proof claims
-    remains. Otherwise the scheme of the preceding block comes first, unless a state proof of this block decides."""
+    """Returns the result with its root hashes in order of likelihood. If an earlier state proof claims a root hash for
+    this block, only that one remains. Otherwise the root hash by the scheme of the preceding block comes first, unless
+    a state proof of this block decides."""
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:

@@ -133,7 +133,7 @@ class GeneratedBlock(msgspec.Struct, frozen=True):
 
 
 class ChainGenerator:
-    """Generates blocks that continue `chain`. Set it to an earlier state to generate a fork."""
+    """Generates blocks that continue `chain`. Set `chain` to an earlier state to generate a fork."""
 
     def __init__(
         self,

@@ -196,7 +196,7 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """Returns the hash that the tree keeps at each level, lowest level first, or None. See `from_peaks`."""
+        """Returns for each level, the lowest first, the hash that the tree keeps there, or None. See `from_peaks`."""
         return tuple(self._waiting)
 
     @classmethod

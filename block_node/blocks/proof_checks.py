@@ -149,7 +149,7 @@ def _failed(number: int, kind: FailureKind, reason: str) -> VerificationFailed:
 
 
 class _BadPaths(Exception):
-    """A state proof whose paths do not form a valid tree."""
+    """The error of a state proof whose paths do not form a valid tree."""
 
 
 def check_state_proof(

@@ -11,7 +11,7 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 
 
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which verification levels are on, and how strict they are.
+    """The settings of a verifier: the verification levels that are on, and how strict they are.
 
     If a level for a kind of proof (RECORD_PROOF, STATE_PROOF or TSS) is on, at least one proof of a block must have
     been checked. Otherwise a publisher could avoid the check of signatures by sending a proof of another kind. With

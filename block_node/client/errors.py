@@ -86,7 +86,7 @@ class SubscriptionRefused(ClientError):
 class BlockNotAvailable(ClientError):
     """The node cannot provide the requested block. status: the reason of the node.
 
-    has: the status of the node, from which the text names the cause; None if the node does not tell its status.
+    has: the status of the node, which shows the cause for the error text; None if the node does not tell its status.
     """
 
     def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:
@@ -99,7 +99,7 @@ class BlockNotAvailable(ClientError):
 
 
 def _why(number: int | None, status: GetStatus, has: StatusResponse | None) -> tuple[str, bool]:
-    """Returns the cause, and whether this node can have the block later."""
+    """Returns the cause as a text, and whether this node can have the block later."""
     if status is GetStatus.NOT_FOUND:
         return "its stored bytes are damaged or gone; backfill or `block publish` of this block mends it", True
     if status is not GetStatus.NOT_AVAILABLE:

@@ -108,7 +108,8 @@ DELETE_PLACE: Final = sql(f"DELETE {_OF_CHAIN} AND number = :number")
 CLEAR_PLACES: Final = sql(f"DELETE {_OF_CHAIN}")
 FIRST_PLACE: Final = sql(f"SELECT min(first_index) {_OF_CHAIN}")
 SPAN: Final = sql(f"SELECT min(number), max(number), count(*) {_OF_CHAIN}")
-"""If no block is missing, the lowest and the highest number are the only range: eight times faster than `RANGES`."""
+"""Finds the lowest and the highest number, and the count. If no block is missing, they are the only range; this is
+eight times faster than `RANGES`."""
 RANGES: Final = sql(
     "SELECT min(number), max(number) FROM ("
     f"SELECT number, number - row_number() OVER (ORDER BY number) AS run {_OF_CHAIN}"

@@ -313,7 +313,7 @@ class ChainStore:
     def _note_damaged(self, number: int, reason: str) -> None:
         if number not in self.available or self.is_closed:
             return
-        # While the block counted as available or stored, nobody would bring it again.
+        # Publishers and backfill bring the block again only if it counts neither as available nor as stored.
         logger.error("block_damaged", block=number, reason=reason)
         self.available.discard(number)
         self.ever_stored.discard(number)

@@ -250,7 +250,7 @@ class PublishMachine:
             self.go_on(now_s)
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> HeaderDecision:
-        """Answers a header, and returns the verdict. After ACCEPT the block is in flight."""
+        """Answers the header of a block, and returns the decision. After ACCEPT the block is in flight."""
         # The cursor is the block that this publisher would send next. Some of the answers below move the cursor.
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1

@@ -37,7 +37,8 @@ BYTES_MAX = 128 * 1024 * 1024
 """The largest block with which a publisher can mend. The largest message of the reference block node is smaller."""
 
 FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
-"""Passes on the root hashes that a stored block may have. Empty: any root hash. None: they cannot be read now."""
+"""Calls its second argument with the root hashes that a stored block may have. Empty: any root hash is allowed. None:
+they cannot be read now."""
 
 
 class Mending:
@@ -138,8 +139,8 @@ logger = structlog.get_logger(__name__)
 
 
 class PublisherSession:
-    """The session of one publisher of any protocol. A subclass reads the protocol, and writes the answers. The session
-    counts for an identity, by `usage`, until it is closed. peer: the publisher in the log.
+    """The session of one publisher of any protocol. A subclass reads the protocol, and writes the answers. usage:
+    counts the session for an identity until the session is closed. peer: the publisher's name in the log.
 
     The caller calls `PublishService.perform` after `items`, `block_end` and `stream_end`.
     """

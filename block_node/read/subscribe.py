@@ -308,7 +308,7 @@ class SubscribeSession(Worker):
             self._feed.go_on()
 
     def note_source(self, has_source: bool) -> None:
-        """has_source: whether a publisher is connected. If not, the subscription ends after all stored blocks are
+        """Notes whether a publisher is connected. If none is, the subscription ends after all stored blocks are
         sent."""
         self._feed.has_source = has_source
         if not has_source:

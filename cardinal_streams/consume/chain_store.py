@@ -324,7 +324,7 @@ class KeptChain:
             blocks = self._blocks_of(batches, {block.block_id: block for block in known if block is not None})
             is_new = not self._manager.contains(blocks[-1].block_id)
             self._manager.put(blocks)
-        # `put` has added the hold of a new block.
+        # `put` has added a reference to a new block.
         if not is_new:
             self._manager.ref_block(blocks[-1].block_id)
         if self._held is not None:

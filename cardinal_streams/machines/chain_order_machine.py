@@ -43,8 +43,8 @@ class ReorgEnd(msgspec.Struct, frozen=True):
     """The result of `ChainOrder.end_reorg`."""
 
     events: list[ChainEvent]
-    removed_weight: int  # 0 if the blocks of the reorg are on the chain, else the weight of those that they removed
-    read_again: bool  # whether those blocks must return by a new reading of the normal feed
+    removed_weight: int  # of the heaviest removed block; 0 if the reorg has won
+    read_again: bool  # whether the normal feed must be read again for the removed blocks
 
 
 class ChainOrder:
@@ -145,8 +145,8 @@ class ChainOrder:
         # The removed blocks are kept as a fork, so the usual weighing brings them back if they are heavier.
         state.weigh(state.branches_off(state.chain), events)
         read_again = state.weight_of_head < state.reverted_weight
-        # Some of the heavier blocks were dropped, and are read again. Until then the lighter reorg must neither stay on
-        # the chain nor wait as a fork, which would be weighed again.
+        # Some of the heavier removed blocks are not in memory, and are read again. Until then the lighter reorg must
+        # neither stay on the chain nor wait as a fork, which would be weighed again.
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
             for node in state.waiting():

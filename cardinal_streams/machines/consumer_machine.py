@@ -351,8 +351,8 @@ class ChainConsumer(RereadingConsumer):
 
     def _may_read_again(self, *, at_end: bool) -> bool:
         if self._put_off_from is not None and self._reorgs.active is None:
-            # At the end of the log, each new state of the chain is worth one reading; on the way, only a head that has
-            # reached the dropped blocks is.
+            # At the end of the log, the blocks are read again once for each new state of the chain. Before the end,
+            # they are read again only when the head has reached their numbers.
             head = self._chain.head
             if at_end and self._is_new_state():
                 return True
@@ -407,8 +407,8 @@ class ChainConsumer(RereadingConsumer):
         """Ends a section of a reorg, and returns to the heaviest chain, if need be by reading everything again."""
         end = self._chain.end_reorg(step.hash, step.number)
         self._reorgs.settle(step.hash, end.removed_weight)
-        # If the reorg did not win, it counts as begun until the application has finished the updates that undo it: a
-        # consumer that is restarted before takes the section once more.
+        # If the reorg did not win, it counts as begun until the application has finished the updates that undo it. A
+        # consumer that is restarted before that takes the section once more.
         if end.removed_weight:
             self._next_settles = True
         else:

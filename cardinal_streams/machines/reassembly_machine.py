@@ -57,7 +57,8 @@ from cardinal_streams.message.messages import (
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 
 NOTHING: tuple[ReassemblyEvent, ...] = ()
-# Blocks to be recalled wait for this many further messages, so that one reading serves several of them.
+# If a message of a given-up block comes, the block is recalled (read again) only after this many further messages, so
+# that one reading serves several blocks.
 RECALL_MESSAGES = 10_000
 
 
@@ -189,7 +190,7 @@ class Reassembler:
             return True
         if not at_end:
             return False
-        # At the end, another reading helps only if the incomplete blocks are other ones than last time.
+        # At the end of the log, reading again helps only if other blocks are incomplete than at the last end.
         incomplete = frozenset(self._blocks)
         if incomplete == self._incomplete_before:
             # Each block here lacks a message that the log does not have. Without a Batch, it is perhaps no block.

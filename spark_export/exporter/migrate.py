@@ -39,7 +39,8 @@ OLD_CATALOG = "stream_node"
 @dataclass(frozen=True)
 class OldExport:
     """The contents of an earlier version's ledger. runs: the ranges and the present files of each run.
-    unsure: the runs that a crash interrupted; the log says which it has. losses: rows that a repair gave up."""
+    unsure: the runs that a crash interrupted; the table's log shows which of them it has. losses: rows that a repair
+    gave up."""
 
     table_id: str
     format: str

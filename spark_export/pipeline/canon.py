@@ -90,8 +90,8 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 def mark_descendants(
     blocks: Iterable[BlockLink], known: Mapping[bytes, CanonState], changed: Collection[bytes], settled: bytes
 ) -> dict[bytes, CanonState] | None:
-    """Finds the states of a settled block (canonical, far below the head) and of its descendants, if all changed blocks
-    are among these: then its branch only gets heavier, and all other blocks keep their states.
+    """Finds the states of a settled block (canonical, far below the head) and of its descendants. If all changed blocks
+    are among these, its branch only gets heavier, and all other blocks keep their states.
 
     Returns None if the states depend on other blocks: then `mark_chain` needs the whole chain.
 

@@ -44,7 +44,7 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True)
 class TablePosition:
-    """How far the table has one incarnation: `end` is the next index to export.
+    """The position up to which the table has one incarnation: `end` is the next index to export.
 
     last_us: when the node stored the last exported message, in microseconds; 0 if unknown. It shows whether a node that
         was restored from a backup has another message at this index.

@@ -19,7 +19,7 @@ ANSWERS: Final = {
     "node_behind_publisher": "publisher_block_node_behind_sent",
     "end_stream": "publisher_block_endofstream_sent",
 }
-"""The counter of each answer to a publisher, by its field."""
+"""The name of the counter of each answer to a publisher, by the answer's field in the message."""
 
 COUNTED: Final = {
     "publisher_block_items_received": "Items that publishers have sent, without those of dropped sets.",
@@ -42,7 +42,7 @@ COUNTED: Final = {
     "server_status_requests": "Requests for the status.",
     "server_status_details_requests": "Requests for the status in detail.",
 }
-"""The text of each counter."""
+"""The help text of each counter, by the counter's name."""
 
 
 class GrpcCallStatistics(msgspec.Struct, frozen=True):

@@ -92,7 +92,8 @@ Event: TypeAlias = CallOpened | CallArrived | CallAnswered | CallRoom | CallLost
 
 
 class DrainStage(enum.Enum):
-    """DRAINING: the peer was asked to open no more calls. LEAVING: calls that it opens now are not served."""
+    """How far the end of a connection is. DRAINING: the peer was asked to open no more calls. LEAVING: calls that the
+    peer opens now are not served."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -542,7 +543,7 @@ class Http2Machine:
 
     def _tick_call(self, call: CallMachine, now_s: float, found: list[Event]) -> None:
         if call.linger_until_s is not None and now_s >= call.linger_until_s:
-            # The peer has had the end of the call for long enough.
+            # The call ended long ago, and the peer still keeps its half open.
             self.reset(call, ErrorCodes.NO_ERROR, now_s)
             return
         status, send_s_max = GrpcStatus.DEADLINE_EXCEEDED, self._limits.send_s_max
