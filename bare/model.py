@@ -281,6 +281,7 @@ def shape_of(root: BareType) -> Shape:
     # Use an explicit stack instead of recursion, so that no schema is too deep for the walk.
     stack: list[tuple[BareType, Iterator[BareType]]] = [(root, iter(parts(root)))]
     on_path = {id(root)}
+    met = [root]
     while stack:
         node, rest = stack[-1]
         # A node leaves the path when all types below it are done. A type that is met again on the path closes a cycle.
@@ -293,15 +294,24 @@ def shape_of(root: BareType) -> Shape:
             heads.add(id(below))
         elif id(below) not in order:
             on_path.add(id(below))
+            met.append(below)
             stack.append((below, iter(parts(below))))
-    least: dict[int, float] = {}
-    before: dict[int, float] | None = None
-    while least != before:
-        # A part of a cycle may have its size only after the whole. So with cycles, the search is repeated until it
-        # finds nothing new.
-        before = dict(least) if heads else least
-        for node in order.values():
-            least[id(node)] = _least(node, [least.get(id(part), math.inf) for part in parts(node)])
+    above: dict[int, dict[int, BareType]] = {key: {} for key in order}
+    for key, node in order.items():
+        for part in parts(node):
+            above[id(part)][key] = node
+    least = dict.fromkeys(order, math.inf)
+    waiting = order
+    while waiting:
+        # A part of a cycle may have its size only after the whole. So with cycles, the types that have a part with a
+        # new size are looked at again. Not all types: a schema can need as many rounds as it has types.
+        again: dict[int, BareType] = {}
+        for key, node in waiting.items():
+            size = _least(node, [least[id(part)] for part in parts(node)])
+            if size < least[key]:
+                least[key] = size
+                again |= above[key] if heads else {}
+        waiting = again
     containers: dict[int, int] = {}
     for node in order.values():
         inside = sum([containers.get(id(part), 0) for part in parts(node)])
@@ -311,7 +321,8 @@ def shape_of(root: BareType) -> Shape:
             case ListType():
                 inside = 2 * inside
         containers[id(node)] = min(2, inside)
-    for node in reversed(order.values()):
+    # The order of the first uses, so that the error names the struct that a reader meets first.
+    for node in met:
         if isinstance(node, StructType) and least[id(node)] == math.inf:
             raise TypeError(f"{node.cls.__name__} contains itself without end: make a field optional, a list or a map")
     sizes = {key: int(size) for key, size in least.items()}
@@ -332,6 +343,7 @@ def _least(node: BareType, below: list[float]) -> float:
         case UnionType():
             return 1 + min(below)
         case StructType() | NamedType():
-            return max(1, sum(below))
+            # Python cannot add an infinite float to a number that exceeds every float.
+            return math.inf if math.inf in below else max(1, sum(below))
         case _:
             return 1

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import bare
-from bare import schema
+from bare import model, schema
 from tests.bare.samples import Tree
 
 
@@ -215,3 +215,35 @@ def test_a_long_chain_of_types_is_compiled_and_used_within_the_stack() -> None:
     assert loaded.encode(f"T{count - 50}", loaded.decode(f"T{count - 50}", b"\7")) == b"\7"
     with pytest.raises(bare.DecodeError, match="deeper than the stack allows"):
         loaded.decode("T0", b"\7")
+
+
+def test_the_smallest_sizes_of_a_long_cycle_take_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these unions is finite only by the one before it, which the walk through the types meets first. So a
+    search that looks at all types again for each new size takes half a minute for 2,000 of them."""
+    unions = 200
+    looks, look = [0], model._least
+
+    def counted(node: model.BareType, below: list[float]) -> float:
+        looks[0] += 1
+        return look(node, below)
+
+    monkeypatch.setattr(model, "_least", counted)
+    lines = ["type X0 struct { a: u8 z: optional<X1> }", f"type X{unions} struct {{ p: X{unions - 1} q: u8 }}"]
+    lines += [f"type X{n} union {{ X{n + 1} | struct {{ p: X{n - 1} q: u8 }} }}" for n in range(1, unions)]
+    loaded = schema.load("\n".join(lines), dialect="legacy")
+    shape = model.shape_of(loaded.models["X0"])
+    assert shape.least[id(loaded.models["X0"])] == 2
+    # The smallest value of each union is the structs of all unions before it, with a tag and a byte for each.
+    assert shape.least[id(loaded.models[f"X{unions}"])] == 2 + 2 * (unions - 1) + 1
+    assert looks[0] < 10 * len(shape.least)
+
+
+def test_a_type_that_is_larger_than_every_float_may_be_part_of_a_cycle() -> None:
+    big = "list<" * 35 + "u8" + f">[{2**32 - 1}]" * 35
+    loaded = schema.load(
+        f"type Cycle union {{ Big | u8 }}\ntype Big struct {{ data: {big} rest: Cycle }}", dialect="legacy"
+    )
+    decoder = bare.Decoder(loaded.models["Cycle"])
+    assert decoder.decode(b"\1\5") == 5
+    with pytest.raises(bare.DecodeError, match="needs at least"):
+        decoder.decode(b"\0\5")
