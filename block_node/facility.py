@@ -1,9 +1,9 @@
 """The messaging facility: delivers every event to every plugin, in the same order, through a bounded queue for each.
 
-Gating plugins (verification, persistence, publishing) must not lose events: while the queue of one is full, every
-source of items waits. Any other plugin is detached and notified if its queue grows too long. Notifications are accepted
-even if a queue is full: otherwise a plugin could wait for space that only it can make. Each notification results from
-accepted items, so the number of notifications is bounded.
+Gating plugins (verification, persistence, publishing) must not lose events: while the queue of a gating plugin is full,
+every source of items waits. Any other plugin is detached and notified if its queue grows too long. Notifications are
+accepted even if a queue is full: otherwise a plugin could wait for space that only it can make. Each notification
+results from accepted items, so the number of notifications is bounded.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Facility:
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes the queue of a plugin. The node cannot continue without a gating one."""
+        """Removes the queue of a plugin. The node fails if the plugin is gating."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)

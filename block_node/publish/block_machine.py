@@ -173,8 +173,8 @@ class PublishView(msgspec.Struct, frozen=True):
 
 
 def decide(block_number: int, view: PublishView) -> HeaderDecision:
-    """Decides by specs/block_publish.md, "Base Protocol", and by a rule for several publishers: the first one to send
-    the header of a block sends the block, and all others skip it."""
+    """Decides the answer to a header, by specs/block_publish.md, "Base Protocol", and by a rule for several publishers:
+    the first publisher to send the header of a block sends the block, and all others skip it."""
     if view.last_block is not None and block_number <= view.last_block:
         return HeaderDecision.DUPLICATE
     if block_number in view.taken:

@@ -73,7 +73,8 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     """The state of publishing, and counters since the start of the node.
 
     - publishers_lost: publishers that disconnected without ending their stream, or whose stream ended for a fault.
-    - last_block: the highest acknowledged block. next_block: the lowest that the node lacks and nobody sends.
+    - last_block: the highest acknowledged block. next_block: the lowest block that the node lacks and no publisher
+    sends.
     - target_block: the highest offered block that the node has not reached.
     - sessions: the first connected publishers. refusals: the last blocks that failed verification, latest last.
     """

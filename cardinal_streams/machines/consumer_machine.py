@@ -361,8 +361,8 @@ class ChainConsumer(RereadingConsumer):
         return self._normal.may_read_again(at_end=at_end)
 
     def _is_new_state(self) -> bool:
-        """Whether the chain or the waiting blocks differ from each earlier call. If not, reading the feeds again cannot
-        help."""
+        """Whether the chain has changed since the last call, or this chain had other waiting blocks at each call. If
+        not, reading the feeds again cannot help."""
         chain, waiting = self._chain.blocks()
         if chain != self._states_seen[0]:
             self._states_seen = (chain, set())

@@ -86,7 +86,8 @@ class ExporterStatistics(Collector):
             setattr(self, name, getattr(self, name) + getattr(step, name))
 
     def count_run(self, outcome: ExportOutcome | None, now_s: float) -> None:
-        """Counts a run, without its steps; None: it failed. A run that left out streams counts as failed, too."""
+        """Counts a run, without its steps. outcome: None if the run failed. A run that left out streams counts as
+        failed, too."""
         self.runs += 1
         self.failed_runs += outcome is None or bool(outcome.left_out)
         if outcome is not None:

@@ -93,7 +93,8 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         `era` in its pages. Each task has whole ranges of indexes in order.
     is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
     """
-    # A streaming query has a session of its own. Otherwise this is a setting of the caller's session meanwhile.
+    # A streaming query has a session of its own. For another query, the caller's session has this setting until the
+    # end.
     conf, bound = rows.sparkSession.conf, str(BATCH_PAGES)
     before = conf.get(BATCH_ROWS)
     conf.set(BATCH_ROWS, bound)

@@ -1,8 +1,8 @@
 """Finds the canonical chain in a set of complete blocks, by hashes, parents, numbers and weights.
 
 The result equals that of `cardinal_streams.ChainOrder` without a limit for the depth of reorgs, and does not depend on
-the order of the blocks. At each fork, the branch with the heaviest block wins; of equal ones, the branch whose heaviest
-block was stored first.
+the order of the blocks. At each fork, the branch with the heaviest block wins; of equally heavy branches, the branch
+whose heaviest block was stored first.
 
 Blocks that descend from the same root form a component. The canonical chain is in the component of the start block, if
 one is given. Otherwise it is in the component of a genesis block, whose parent hash is all zeros; without a genesis
@@ -18,7 +18,8 @@ from typing import Final, TypeAlias
 CANONICAL: Final = "canonical"
 """The block is on the canonical chain."""
 REORGED: Final = "reorged"
-"""The block is not on the canonical chain: others won, or its number is not greater than that of its parent."""
+"""The block is not on the canonical chain: another branch won, or its number is not greater than the number of its
+parent."""
 WAITING: Final = "waiting"
 """The block is not connected to the canonical chain, and can join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"

@@ -93,8 +93,9 @@ class Pushes:
     `_unconfirmed`: all pushes, in order, whose answers were not handled.
     `_earlier`: by partition, the digests of the rows that earlier executions stored and this one did not produce yet.
     `_doubted`: by partition and sequence number, the index and digest of each push that the node answered as a
-        duplicate. It was stored before, by this execution (before a reconnect) or by another one, perhaps with another
-        row. So the first one is compared at once, and later ones in growing groups (`_doubted_max`).
+        duplicate. Such a push was stored before, by this execution (before a reconnect) or by another execution,
+        perhaps with another row. So the first one is compared at once, and later ones in growing groups
+        (`_doubted_max`).
     """
 
     def __init__(

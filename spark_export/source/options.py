@@ -75,7 +75,7 @@ def parse_offsets(value: str) -> int | Offsets:
 
 
 def has_mark(offsets: int | Offsets | None, mark: int) -> bool:
-    """Returns whether offsets are EARLIEST or LATEST, as `mark` says, for at least one partition."""
+    """Returns whether offsets are `mark` (EARLIEST or LATEST) for at least one partition."""
     return any(mark in each.values() for each in offsets.values()) if isinstance(offsets, dict) else offsets == mark
 
 

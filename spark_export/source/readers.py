@@ -158,7 +158,7 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
     ) -> dict[str, Any]:
         """Returns the offsets where the next micro-batch ends. Spark before 4.2 gives no arguments.
 
-        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss.
+        After a deletion, the offsets also differ from `start`, so that Spark plans a micro-batch, which finds the loss.
         """
         if start is None:
             return plan.to_offsets(self._latest())

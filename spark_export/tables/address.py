@@ -144,7 +144,8 @@ def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str
 
 
 def renamed(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a store by the names that a library has for them; leaves out those without a name."""
+    """Returns the options of a store by the names that a library has for them. Options without such a name are left
+    out."""
     return {names[option]: value for option, value in options.items() if option in names}
 
 

@@ -74,7 +74,7 @@ _INTERVAL = re.compile(r"(\d+)\s+([a-z]+?)s?\b")
 
 
 class DeltaLog(log.TableLog):
-    """The Delta table of an export: its own one at PLACE/messages, or PLACE itself if a Delta table is there."""
+    """The Delta table of an export: its own table at PLACE/messages, or PLACE itself if a Delta table is there."""
 
     format = "delta"
 

@@ -97,7 +97,7 @@ def full_disk_told(place: object) -> Iterator[None]:
     """Turns the error of a full disk into ExportDiskFull. place: the address of the export, which the error names if
     the path is unknown.
 
-    The disk of Spark's temporary files can be another one.
+    The full disk can also be that of Spark's temporary files.
     """
     try:
         yield

@@ -317,8 +317,8 @@ def read_file(
 
 
 def open_checked(opened: pa.NativeFile) -> pq.ParquetFile:
-    """Returns a Parquet file that checks the checksums of its pages. Checks the checksum of the footer, if the file has
-    one; files of other programs and of earlier versions do not. Raises OSError and ArrowException."""
+    """Returns a Parquet file that checks the checksums of its pages. Checks the checksum of the footer, if there is
+    one: files of other programs and of earlier versions have none. Raises OSError and ArrowException."""
     # A file ends with the footer, the size of the footer in 4 bytes, and `PAR1`.
     size = opened.size()
     start = size - 8 - int.from_bytes(opened.read_at(4, max(0, size - 8)), "little") - 8
@@ -343,7 +343,7 @@ def columns_of(paths: Iterable[Path], others: pa.Schema) -> pa.Schema:
 
 
 def least_place(path: Path) -> list[int]:
-    """Returns the lowest partition and the lowest index of a file; -1 for one that its statistics lack."""
+    """Returns the lowest partition and the lowest index of a file; -1 for a value that the file's statistics lack."""
     said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
     return [said.get(name, -1) for name in ("partition", "index")]
 
@@ -412,7 +412,8 @@ def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | N
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Returns rows in the order of partition and index. Merged files, or those of another program, can lack it."""
+    """Returns rows in the order of partition and index. Merged files, and files of other programs, can have another
+    order."""
     # A table of somebody else can be partitioned by `partition`, whose column is then not in the files.
     names = [name for name in ("partition", "index") if name in rows.schema.names]
     rises, stays = pa.scalar(False), pa.scalar(True)

@@ -79,8 +79,8 @@ PROPERTIES = {
 
 
 class IcebergLog(log.TableLog):
-    """The Iceberg table of an export. chosen: its catalog; None: the one that was chosen before, or an SQLite file in
-    the folder."""
+    """The Iceberg table of an export. chosen: its catalog; None: the catalog that was chosen before, or an SQLite file
+    in the folder."""
 
     format = "iceberg"
 

@@ -115,7 +115,8 @@ class TableLog(ABC):
 
     @abstractmethod
     def create(self, columns: pa.Schema) -> None:
-        """Creates the table if it does not exist. columns: those of the rows, with `stream`, `partition` and `era`."""
+        """Creates the table if it does not exist. columns: all columns of the rows, with `stream`, `partition` and
+        `era`."""
 
     @abstractmethod
     def table_id(self) -> str:
@@ -123,7 +124,8 @@ class TableLog(ABC):
 
     @abstractmethod
     def column_names(self) -> Sequence[str]:
-        """Returns the names of the table's columns; of plain Parquet, those of one of the latest files."""
+        """Returns the names of the table's columns. For plain Parquet, they are the columns of one of the latest
+        files."""
 
     def refusal_of(self, stream: str) -> str | None:
         """Returns why the table cannot have messages of this stream, or None."""
@@ -232,7 +234,8 @@ class TableLog(ABC):
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes files and old versions that were replaced at least `keep_s` seconds ago. Returns their number.
 
-        exactly: whether to remove also those that the table's owner wants to keep for longer (`owners_rule`).
+        exactly: whether to remove also files and versions that the table's owner wants to keep for longer
+        (`owners_rule`).
         """
 
     def is_own(self) -> bool:
@@ -256,8 +259,9 @@ class TableLog(ABC):
     def _rewrite(self, files_min: int, record: Forgotten | None) -> int:
         """Writes rows again, in one commit. Raises CommitConflict.
 
-        With a record: adds it to the state of the table, leaves out the rows that it names, and returns their number.
-        Without: merges the small files of each partition that has at least `files_min`, and returns their number.
+        With a record: adds it to the state of the table, leaves out the rows that it names, and returns the number of
+        these rows. Without: merges the small files of each partition with at least `files_min` of them, and returns the
+        number of merged files.
         """
 
 
@@ -269,7 +273,7 @@ def open_table(
 ) -> TableLog:
     """Returns the table at an address, which need not exist. Raises ExportError.
 
-    table_format: None: that of the existing table, or the usual one for the address. options: those of the store.
+    table_format: None: the format of the existing table, or the usual format for the address. options: of the store.
     """
     if table_format is None:
         usual = "iceberg" if catalog else "parquet" if place.is_local else "delta"

@@ -221,7 +221,7 @@ class AskingConnection(GrpcConnection):
 
     def _end_half(self, served: ServedCall) -> None:
         self._served.pop(served.machine.stream_id, None)
-        # The other side has ended the call, so this side ends its half, even if it had more to send.
+        # The server has ended the call, so this side ends its half, even if it had more to send.
         if served.machine.may_send:
             self._machine.end_half(served.machine)
         super()._end_half(served)
@@ -339,7 +339,7 @@ class GrpcChannel:
         reason = ""
         connection = self._connection
         if connection is None or not connection.may_ask:
-            # The other side takes no more calls over this connection, but may keep the connection open.
+            # The server takes no more calls over this connection, but may keep the connection open.
             if connection is not None:
                 connection.leave()
             try:

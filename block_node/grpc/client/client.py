@@ -4,8 +4,8 @@
         await client.publish([OutgoingBlock.from_file(path)])
         async for number, items in client.subscribe(0, 9): ...
 
-It speaks to one node: a reference block node, or ours. `block_node.client` is the client of our own protocols, which
-compares blocks by their root hashes; no message of the gRPC protocols names a root hash.
+It speaks to one node: a reference block node, or a block node of this project. `block_node.client` is the client of our
+own protocols, which compares blocks by their root hashes; no message of the gRPC protocols names a root hash.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class GrpcBlockClient:
         self, start: int | None = None, end: int | None = None, *, block_bytes_max: int = BLOCK_BYTES_MAX
     ) -> GrpcSubscription:
         """Returns an iterator over the numbers and the items of whole blocks, in order and each once. If a connection
-        fails, it opens another one.
+        fails, the iterator opens another one.
 
         start: the first block; None: the next new block. end: the last block; None: no end. block_bytes_max: the
         largest block that is taken; each item counts some bytes more than it has.
@@ -209,7 +209,7 @@ async def connect_grpc(
 ) -> AsyncIterator[GrpcBlockClient]:
     """Opens a client of the block node at `address`, a `host:port`. It connects when it first needs the node.
 
-    tls: how it connects with TLS 1.3; None: without. token: proves the client's name to one of our nodes. Raises
+    tls: how the client connects with TLS 1.3; None: no TLS. token: proves the client's name to one of our nodes. Raises
     InvalidArgument for an invalid address, for TLS files that cannot be used, and for a token that would leave this
     machine without TLS.
     """

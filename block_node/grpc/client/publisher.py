@@ -131,7 +131,8 @@ class ConsensusPublisher:
         return self.acknowledged is not None and self.acknowledged >= self._last
 
     async def _ask_next(self, connection: AskingConnection) -> int | None:
-        """Returns the next block that the node expects, by its status; None if it has no status service."""
+        """Returns the next block that the node expects, at most the last block to publish; NO_BLOCK: any block. None:
+        the node has no status service."""
         found: list[tuple[bytes | None, GrpcStatus, str]] = []
         answered = trio.Event()
 

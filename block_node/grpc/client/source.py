@@ -87,7 +87,8 @@ class GrpcSource:
 
 
 class OneAnswer(AnswerHandler):
-    """The answer to a call that has one message. on_done: called with that message, or with None and the reason."""
+    """The answer to a call that has one message. on_done: called with the message (None after a failure), the status
+    and the status text."""
 
     def __init__(self, on_done: Callable[[bytes | None, GrpcStatus, str], None]) -> None:
         self._on_done = on_done

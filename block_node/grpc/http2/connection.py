@@ -198,7 +198,8 @@ class GrpcConnection:
         while True:
             if self._resumed:
                 # Handlers that hand on a large message part by part let other tasks run in between. A call that is
-                # resumed meanwhile waits for the next turn, since `_read` may have handed on a part of it in this one.
+                # resumed meanwhile waits for the next turn, since `_read` may have handed on a part of its message in
+                # this turn.
                 resumed = list(self._resumed)
                 await trio.lowlevel.checkpoint()
                 with self._batch():
@@ -389,7 +390,7 @@ class GrpcConnection:
 
 
 class GrpcCall:
-    """One call, as its handler answers it. peer: the other side, as the door describes it.
+    """One call, as its handler answers it. peer: the peer, as the door describes it.
 
     encoding: the compression of large messages of the answer. may_wait: returns whether the call may wait in the middle
     of a message while the unfinished messages of all calls take too much memory.

@@ -359,7 +359,7 @@ class Http2Machine:
             call.is_framed = self._quietly(self._h2.send_headers, call.stream_id, headers)
 
     def ask(self, headers: Headers, timeout_s: float | None, now_s: float) -> CallMachine:
-        """Opens a call at the other side. Raises ProtocolError if the other side allows no more calls."""
+        """Opens a call at the server. Raises ProtocolError if the server allows no more calls."""
         stream_id = self._h2.get_next_available_stream_id()
         self._h2.send_headers(stream_id, headers)
         self._take_frames()
@@ -588,7 +588,7 @@ class Http2Machine:
     # The end of the connection.
 
     def drain(self, now_s: float) -> None:
-        """Asks the peer to open no more calls. Calls that it opens before it reads this are served."""
+        """Asks the peer to open no more calls. Calls that the peer opens before it reads this request are served."""
         if self.stage is DrainStage.SERVING:
             self.stage = DrainStage.DRAINING
             self._drained_by_s = now_s + DRAIN_S

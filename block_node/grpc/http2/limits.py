@@ -19,8 +19,8 @@ COUNTED = {PriorityFrame.type: "PRIORITY", SettingsFrame.type: "SETTINGS", PingF
 class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of a connection. The reference block node's values are in facts/block_node.md §2.6.
 
-    - frame_bytes_max: the largest frame that a peer may send. Small frames cost more for each byte, and of a larger
-      one h2 copies the unfinished part again at each read.
+    - frame_bytes_max: the largest frame that a peer may send. Small frames cost more for each byte. Of a large frame,
+      h2 copies the unfinished part again at each read.
     - stream_window_bytes: the window of a new call. It is the default of HTTP/2 (RFC 9113 §6.5.2), which a peer assumes
       until it has seen our settings. An admitted call can get a larger window by `GrpcCall.widen`.
     - connection_window_bytes: the window of all calls together. It is given back when bytes arrive, so it bounds no
@@ -37,7 +37,8 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     - linger_s: for how long a peer may keep its half of a call open after the call has ended.
     - ping_s, ping_answer_s: how often this side asks whether the peer is alive, and the longest wait for any byte.
     - idle_s_max: the longest time without an open call. send_s_max: the longest time in which a peer takes no byte.
-    - message_s_max, message_bytes_per_s: the longest time for one message, plus a second for each so many bytes.
+    - message_s_max, message_bytes_per_s: a message may take `message_s_max` seconds, and one more for each
+    `message_bytes_per_s` bytes.
     """
 
     frame_bytes_max: int = 256 * 1024

@@ -48,7 +48,7 @@ class SocketBytes:
         return data
 
     async def send_some(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """Sends bytes from the front of `pieces`. Returns how many. Raises as `receive_some`."""
+        """Sends bytes from the front of `pieces`. Returns the number of sent bytes. Raises as `receive_some`."""
         if self._tls is None:
             sent = await self._send_plain(list(islice(pieces, PIECES_MAX)))
         else:
