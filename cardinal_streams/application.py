@@ -88,8 +88,8 @@ class Application:
         return Tracked(patterns if chosen is None else chosen.patterns, self._counted)
 
     def topics_of(self, tracked: Tracked) -> tuple[str, ...]:
-        """Returns the topics that a consumer of these entries must read: the default one, and those of their
-        prefixes."""
+        """Returns the topics that a consumer of these entries must read: the default topic, and the topics of the
+        entries' prefixes."""
         wanted = {
             topic
             for prefix, topic in self.topic_of.items()

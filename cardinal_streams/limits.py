@@ -60,8 +60,8 @@ class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a `ChainConsumer`, and of the parts that it consists of.
 
     `held_max`: the largest number of complete blocks that are kept until a running reorg ends. Others are read again.
-    `announced_max`: the largest number of reorg channels that are open or announced. Above it, finished ones are closed
-    first; else the oldest one is refused (`ReorgRefused`), and not read again.
+    `announced_max`: the largest number of reorg channels that are open or announced. Above this number, the channel of
+    a finished reorg is closed; if there is none, the oldest channel is refused (`ReorgRefused`), and not read again.
     `reorgs_max`: the number of finished reorgs that are remembered, so that repetitions are recognised.
     `unfinished_max`: at this number of updates that the application has received but not finished, the consumer reads
     no more messages."""

@@ -105,7 +105,7 @@ class Health:
         source.latency_ms = newest if before is None else before + LATENCY_WEIGHT * (newest - before)
 
     def find_silence(self) -> str:
-        """Returns the last error of each source node if none of them reports its blocks, else ""."""
+        """Returns "" if a source node of this chain reports its blocks. Otherwise returns why, for each source node."""
         # One source node of this chain that answers is enough to know which blocks exist.
         if any(each.has_answered and not each.is_excluded for each in self.sources.values()):
             return ""

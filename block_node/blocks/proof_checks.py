@@ -105,8 +105,8 @@ def check_record_proof(
     for it.
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. As in the reference
-    block node, signatures with only zero bytes are ignored; with `skip_unknown`, those of unknown nodes, too. Raises
-    VerificationFailed.
+    block node, signatures with only zero bytes are ignored. With `skip_unknown`, signatures of unknown nodes are
+    ignored, too. Raises VerificationFailed.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

@@ -59,7 +59,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
         return {scheme.rules.size for scheme in self.hash_schemes}
 
     def check(self) -> None:
-        """Raises SettingsError."""
+        """Raises SettingsError if a setting is invalid, or if two settings contradict each other."""
         if not self.levels & Level.STRUCTURE:
             raise SettingsError("levels: STRUCTURE cannot be switched off")
         needs_root = Level.CHAIN | Level.STATE_PROOF | Level.TSS

@@ -171,7 +171,8 @@ class ChainStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """Returns the number below which blocks need not be fetched, because retention would remove them."""
+        """Returns the number below which blocks need not be fetched, because retention has deleted or would delete
+        them."""
         # Blocks that retention has deleted are not fetched again.
         evicted = self.ever_stored.copy()
         for each in self.available:

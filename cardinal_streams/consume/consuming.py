@@ -148,7 +148,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         return 0.0 if self._stall is None else anyio.current_time() - self._stall_began_s
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Returns the blocks that the chain lacks, and what is missing of each."""
+        """Returns the blocks that the chain lacks, and the missing messages of each block."""
         return self.machine.gaps()
 
     @property
@@ -158,8 +158,9 @@ class Updates(Consumption[ChainConsumer, Update]):
         return self._chain().tip
 
     async def get(self, hash_: bytes) -> CompleteBatch:
-        """Returns a block of the chain store. It has the blocks of the chain, and those of other branches while an
-        unfinished update or an iteration needs them. Raises UnknownBlock and BlockStoreError (`block_manager`)."""
+        """Returns a block of the chain store. The store has the blocks of the chain; also blocks of other branches,
+        while an unfinished update or an iteration needs them. Raises UnknownBlock and BlockStoreError
+        (`block_manager`)."""
         return await self._chain().get(hash_)
 
     def branch(self, tip: bytes | None = None, *, exclude: bytes | None = None) -> AsyncGenerator[CompleteBatch, None]:
@@ -282,11 +283,11 @@ async def consume(
 ) -> AsyncIterator[Updates]:
     """Iterates over the updates of the chain: endlessly, or up to the present end of the topics (`stop_at_end`).
 
-    The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without one it begins after the
-    block `start`, which the application must have, together with all its ancestors. Without `start` it begins with the
-    lowest block: of all complete blocks in the topics, or of the first `ConsumerLimits.held_max`. A block below it that
-    is complete only later is reported (`LeftOut`). While `ConsumerLimits.unfinished_max` updates are not done, the
-    iteration waits.
+    The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without a checkpoint it begins
+    after the block `start`, which the application must have, together with all its ancestors. Without `start` it begins
+    with the lowest block: of all complete blocks in the topics, or of the first `ConsumerLimits.held_max`. A block
+    below it that is complete only later is reported (`LeftOut`). While `ConsumerLimits.unfinished_max` updates are not
+    done, the iteration waits.
 
     `chain_store`: keeps the chain with all its blocks, in a folder or, by `block_manager.Transactions`, in an SQLite
     database that the program has opened. It replaces `store`: the checkpoint is saved in the same transaction as the

@@ -38,8 +38,8 @@ GONE = (StreamNotFound, StreamRemade, PositionBeyondEnd)
 
 
 class Feed:
-    """One subscription. Without an `ancestor`, it is of the application's topics; with one, it is of the channel of the
-    reorg that begins after this block.
+    """One subscription: to the application's topics if `ancestor` is None, else to the channel of the reorg that begins
+    after the block `ancestor`.
     Invariant: the deliveries in `page` were read and not yet given to the machine. The next page is read when `page` is
     empty."""
 

@@ -70,8 +70,8 @@ class ChainTree:
         return found
 
     def best_path(self, root: TreeNode) -> list[TreeNode]:
-        """Returns the path from `root` through its heaviest descendant to a leaf. Of equally heavy ones, the first to
-        arrive wins."""
+        """Returns the path from `root` through its heaviest descendant to a leaf. Of equally heavy descendants, the
+        first to arrive wins."""
         if root.hash not in self._children:
             return [root]
         # Children come before their parents here, so each node needs one look at its children, however deep the tree

@@ -203,7 +203,8 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `Reassembler`: messages and blocks since the start, but `incomplete` and `incomplete_bytes`
-    are the present blocks and their memory. `completed`, `old` and `evicted` count blocks, the others messages."""
+    are the present blocks and their memory. `completed`, `old` and `evicted` count blocks, the other fields count
+    messages."""
 
     messages: int
     completed: int

@@ -10,7 +10,7 @@ state of its block (specification, "Consumers" of each message):
 
 A block is EARLY after its first message, OPEN after its Batch message (the list of its contents), and FINISHED when it
 is complete or given up as too old (`set_floor`). Only the first Batch, header, item or key is used. The hashes of the
-last `finished_max` finished blocks are remembered; an older one is returned a second time if it is delivered again.
+last `finished_max` finished blocks are remembered; an older block is returned a second time if it is delivered again.
 
 Memory. Beyond `incomplete_max` blocks or `incomplete_bytes_max` bytes, blocks are put off: dropped, with a note from
 which offsets their messages must be read again (`put_off`). A block is given up after `idle_messages_max` messages of

@@ -164,7 +164,7 @@ class ReorgProtocol:
             if not others:
                 yield self.refuse(message.hash, why)
                 return
-            # A reorg whose section is over goes first. Any other one is lost, and that is reported.
+            # A reorg whose section is over goes first. Any other reorg is lost, and this is reported.
             victim = next((channel for channel in others if channel.state is ReorgState.WEIGHING), others[0])
             if victim.state is not ReorgState.WEIGHING:
                 yield self.refuse(victim.hash, why)

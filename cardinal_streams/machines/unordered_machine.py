@@ -2,7 +2,7 @@
 
 Blocks of forks are returned too. Blocks are taken from the normal feed (the application's topics) and from reorg
 channels, each block once. A reorg channel, a topic with the blocks of one reorg, is read beside the normal feed from
-its announcement on, until too many others were announced after it. The machine does no I/O."""
+its announcement on, until too many other reorgs were announced after it. The machine does no I/O."""
 
 from __future__ import annotations
 

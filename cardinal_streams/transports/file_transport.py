@@ -41,7 +41,8 @@ _DECODER = bare.Decoder(Delivery)
 
 
 def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
-    """Returns the records of these deliveries, without the magic. Raises `RecordingError` for one that is too large."""
+    """Returns the records of these deliveries, without the magic. Raises `RecordingError` for a delivery that is too
+    large."""
     out = bytearray()
     for delivery in deliveries:
         body = _ENCODER.encode(delivery)

@@ -397,7 +397,8 @@ class GrpcCall:
     """
 
     def __init__(self, connection: GrpcConnection, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
-        """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
+        """prefers: the encodings with which this side can compress, the best first. The first that the peer accepts is
+        used; if it accepts none, messages are not compressed."""
         self._connection = connection
         self._machine = machine
         self.path, self.metadata = machine.path, machine.metadata

@@ -38,7 +38,7 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     - ping_s, ping_answer_s: how often this side asks whether the peer is alive, and the longest wait for any byte.
     - idle_s_max: the longest time without an open call. send_s_max: the longest time in which a peer takes no byte.
     - message_s_max, message_bytes_per_s: a message may take `message_s_max` seconds, and one more for each
-    `message_bytes_per_s` bytes.
+      `message_bytes_per_s` bytes.
     """
 
     frame_bytes_max: int = 256 * 1024
