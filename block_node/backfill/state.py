@@ -89,8 +89,8 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of backfill on one block node.
 
     queue: the number of missing blocks that are being fetched or processed.
-    missing: how many blocks of those that the last search found are still missing. None if no block was found missing,
-    and nobody knows which blocks exist.
+    missing: the number of blocks that the last search found missing and that are still missing. None if it found none,
+    and it is unknown which blocks exist.
     problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
     held_bytes: the total size of blocks that were fetched and are not stored yet.
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.

@@ -314,7 +314,8 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Whether to fetch also the newest blocks that only source nodes have: if `greedy`, or without publishers."""
+        """Whether to fetch also the newest blocks that only source nodes have: True if `greedy`, or if there is no
+        publisher."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool, sources_last: int | None) -> GapFacts:

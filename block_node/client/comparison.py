@@ -37,8 +37,7 @@ class Comparison:
     """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
     receives. The next block is read before the node has answered.
 
-    on_done: called once for each block with its number, and with None if the two blocks are the same; else with the
-    error.
+    on_done: called once for each block, with its number and an error; None: the two blocks are the same.
 
     Invariant: every block is in `_unread`, in `_asked` (with the function that gives the question up), or done.
     """

@@ -48,7 +48,7 @@ class BlockCollector:
     into parts at once, which the caller can remove before the block is complete.
 
     - attempt: the number under which parts are staged (written to disk before the verification). staged: the number of
-    staged parts.
+      staged parts.
     - broken: whether the pieces of an item did not fit the length at its start. The block is then damaged.
 
     Invariant: all parts except the last have PART_BYTES_MAX bytes. When `add` returns, `_tail` has fewer.

@@ -103,8 +103,8 @@ _encode = bare.Encoder(BlockBody).encode
 
 class _Delivered(msgspec.Struct, eq=False):
     """An update that the application got. `tip`: the id of the chain's newest block after this update, or None; valid
-    once the manager has the update's blocks. `undone`: if the update removes blocks, the id of the newest removed one;
-    the manager holds it until the save."""
+    once the manager has the update's blocks. `undone`: if the update goes back, the id of the chain's newest block
+    before the update; the manager holds it until the save."""
 
     event: Event | None
     tip: str | None = None
@@ -291,7 +291,7 @@ class KeptChain:
 
     def _go_back(self, event: Event, base: bytes) -> tuple[tuple[CompleteBatch, ...], str | None]:
         """Removes the blocks after `base` from the delivered chain; all its blocks if it lacks `base`. Returns the
-        removed blocks, and the id of the newest one, which the manager still holds."""
+        removed blocks, and the id of the chain's newest block before the call, which the manager still holds."""
         self._put_pending()
         before, found = self._held, self._find_id(base)
         stored: list[Block] = []

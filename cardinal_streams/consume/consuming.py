@@ -128,8 +128,8 @@ class Arrival:
 
 
 class Updates(Consumption[ChainConsumer, Update]):
-    """An iteration over the updates of the heaviest chain. While a reorg is going on, the normal feed rests. If the
-    reorg's channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
+    """An iteration over the updates of the heaviest chain. During a reorg, the normal feed is not read. If the reorg's
+    channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
 
     chain: KeptChain | None = None
     reorg_timeout_s = REORG_TIMEOUT_S

@@ -64,8 +64,8 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def parsed(texts: list[str]) -> Any:
-    """Returns the schema of the last text, with the logical types of READERS. A schema may refer to those of earlier
-    texts. Raises errors of many types."""
+    """Returns the schema of the last text, with the logical types of READERS. A schema may refer to the schemas of
+    earlier texts. Raises errors of many types."""
     plain, names, schema = dict[str, Any](), dict[str, Any](), None
     for text in texts:
         # A schema is checked as it is written, since fastavro checks only the logical types that it knows.

@@ -49,8 +49,8 @@ class GrpcCallStatistics(msgspec.Struct, frozen=True):
     """The calls about blocks. publishers: the number of open streams. counted: counters since the start (COUNTED).
 
     - lowest_inbound, highest_inbound: the blocks that publishers send now; None: none.
-    - window_closed_s: the longest time for which a publisher could send nothing, held back or not, by party: its host,
-      or its identity. It has the parties that published last.
+    - window_closed_s: by party (a host or an identity), the longest time for which one of its publishers could send
+      nothing, for any reason. Only the parties that published last are listed.
     """
 
     publishers: int

@@ -69,7 +69,8 @@ class AskedCall:
         self.text = ""
 
     def send(self, message: bytes, *, compressed: bool = False) -> bool:
-        """Sends a message. Returns as `GrpcCall.send`. compressed: by the encoding in the metadata of the call."""
+        """Sends a message. Returns as `GrpcCall.send`. compressed: whether to compress it by the encoding in the call's
+        metadata."""
         prefix = prefix_of_message(len(message), compressed=compressed)
         return self._connection.send(self._machine, [prefix, message])
 

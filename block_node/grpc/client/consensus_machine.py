@@ -25,10 +25,10 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
       behind_ignored_s: after a BehindPublisher that counts, further ones are ignored for this time.
     - slow_acks_max: the stream ends after so many acknowledgements in a row, each over `slow_ack_s` after its block.
     - send_s, sent_bytes_per_s: a message may wait for its window for `send_s`, plus one second for each
-    `sent_bytes_per_s` bytes.
+      `sent_bytes_per_s` bytes.
       sends_max: how often one block is begun again after such a wait.
     - cool_down_s: the wait before a node that was left is used again. reset_s: the age at which a new stream replaces a
-    stream.
+      stream.
     """
 
     ends_max: int = 5
@@ -234,7 +234,8 @@ class ConsensusMachine:
             self._react(Heard.UNKNOWN, 0, now_s)
 
     def take_farewell(self) -> WireMessage | None:
-        """Returns the `PublishStreamRequest` to send before the half-close of a stream that was left, once."""
+        """Returns the last `PublishStreamRequest` of a stream that was left, to send before the half-close. A second
+        call returns None."""
         code, self._farewell = self._farewell, None
         if code is None:
             return None
