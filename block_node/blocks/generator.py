@@ -143,7 +143,8 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """Raises SettingsError if `chain` lacks the next number, the last root hash or the all-blocks tree."""
+        """Raises SettingsError if `shape` is invalid, or if `chain` lacks the next number, the last root hash or the
+        all-blocks tree."""
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()

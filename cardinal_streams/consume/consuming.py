@@ -69,8 +69,8 @@ class Update:
 
     Both lists are in ascending order of block numbers. If `reverted_to` is not None, the chain goes back to this block,
     because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that were still in
-    memory, so the application must be able to return to that block by itself. With a chain store, `removed` has all of
-    them, back to the first block of the store."""
+    memory, so the application must be able to return to that block by itself. With a chain store, `removed` has all
+    removed blocks, back to the first block of the store."""
 
     __slots__ = ("_finish", "_removed", "event")
 

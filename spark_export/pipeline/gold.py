@@ -95,7 +95,7 @@ def gaps(spans: Any, place: list[str]) -> Any:
 
 
 def reorgs(batches: Any) -> Any:
-    """Returns one row for each fork: the blocks that reorgs removed from a chain after the same block.
+    """Returns one row for each fork: a summary of the blocks that reorgs removed from a chain after the same block.
 
     Columns: chain, fork_number (of the last common block; null if unknown), depth (the greatest number of a removed
     block minus fork_number), blocks (how many), began and ended (when the first and last were stored).

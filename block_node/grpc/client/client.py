@@ -43,8 +43,8 @@ BLOCK_BYTES_MAX: Final = VerifierSettings().block_bytes_max
 
 
 class GrpcSubscription(SubscribeAnswer):
-    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`). block_bytes_max: the
-    most memory for one block: without a limit, a lying node could fill all memory.
+    """An iterator over the blocks from `start` to `end`, each as its number and its items. It is the `AnswerHandler` of
+    its calls. block_bytes_max: the most memory for one block: without a limit, a lying node could fill all memory.
 
     Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
     """

@@ -234,8 +234,8 @@ class ConsensusMachine:
             self._react(Heard.UNKNOWN, 0, now_s)
 
     def take_farewell(self) -> WireMessage | None:
-        """Returns the last `PublishStreamRequest` of a stream that was left, to send before the half-close. A second
-        call returns None."""
+        """Returns the last `PublishStreamRequest` of a stream that was left, to send before the half-close. None if
+        there is none, or if an earlier call returned it."""
         code, self._farewell = self._farewell, None
         if code is None:
             return None

@@ -44,7 +44,8 @@ UNWANTED: Final = (Heard.WANTED_EARLIER, Heard.WANTED_LATER, Heard.BEHIND_TWICE)
 
 
 class ConsensusPublisher:
-    """Publishes the given blocks to a node (an `AnswerHandler`). streams: how many were opened.
+    """Publishes the given blocks to a node. It is the `AnswerHandler` of its calls. streams: the number of opened
+    streams.
 
     Invariant: `_changed` is set when anything has happened since the last `_wait`.
     """

@@ -70,7 +70,7 @@ class Flood(Exception):
 
 
 class FloodGuard:
-    """The counts of one connection. now_s: set by the caller before each call."""
+    """Counts the costly frames of one connection, and refuses too many. now_s: set by the caller before each call."""
 
     def __init__(self, limits: Http2Limits, now_s: float) -> None:
         self._limits = limits
