@@ -167,9 +167,9 @@ class Hold:
 class BlockIterator(Iterator[Block]):
     """BlockIterator: an iterator over the blocks of a branch, from the newest block towards the oldest.
 
-    The iterator holds a reference to the first block until the end of the iteration or `close`. So neither the first
-    block nor its ancestors are dropped. If fetching the next block raises an error, the caller can try again: the
-    iterator has not moved.
+    The iterator holds a reference to the first block, and to `exclude` if it is given, until the end of the iteration
+    or `close`. So neither these blocks nor their ancestors are dropped. If fetching the next block raises an error, the
+    caller can try again: the iterator has not moved.
 
     Invariant: `_block` is the next block of the branch; None while its id, `_next_id`, was not looked up. `_excluded`
     is the lowest block on the branch of `exclude` that was looked at.
@@ -199,7 +199,7 @@ class BlockIterator(Iterator[Block]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration and releases the reference. A second call does nothing."""
+        """Ends the iteration and releases the references. A second call does nothing."""
         self._block, self._next_id = None, NULL_BLOCK_ID
         self._hold.close()
 

@@ -42,7 +42,7 @@ they cannot be read now."""
 
 
 class Mending:
-    """The one block that is being taken again, as a whole in memory, to be verified and stored again.
+    """The damaged block that a publisher sends again, as a whole in memory, to be verified and stored again.
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """

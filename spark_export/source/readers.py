@@ -29,7 +29,8 @@ from spark_export.source.schema import requested_schema, with_kafka_names
 
 
 class PlannedReader:
-    """The part that the readers share. The driver plans ranges, and each task reads one of them.
+    """The base class of the readers of batch and streaming queries. The driver plans ranges, and each task reads one
+    range.
 
     schema: the requested columns; None for all.
     """
