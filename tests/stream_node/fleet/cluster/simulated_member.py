@@ -75,6 +75,7 @@ class MemberRunner(InlineRunner):
         if process.loses_answers and all(_change_of(operation) is not None for operation in batch):
             if process.rng.random() < 0.5:
                 super().commit(batch)
+                self._note_left(batch)
             fail_all(batch, CommitUnsettled(DatabaseLost("the answer was lost")))
             return
         joins = any(_change_of(operation) is join for operation in batch)
@@ -85,6 +86,10 @@ class MemberRunner(InlineRunner):
             raise BrokenPromise(f"{process.address} is no member any more and has stored {stored}")
         if any(isinstance(operation.error, IndexConflict) for operation in batch):
             raise BrokenPromise(f"{process.address} is not the only one that writes a stream")
+        self._note_left(batch)
+
+    def _note_left(self, batch: list[Operation]) -> None:
+        stored = (operation for operation in batch if operation.error is None)
         self._has_left = self._has_left or any(_change_of(operation) is leave for operation in stored)
 
 
