@@ -85,14 +85,16 @@ class ForkChoice:
             self._keep_orphan(block)
             return None
         # The list grows while the loop runs over it: each orphan that is put may be the parent of others.
-        descendants, taken = [block], list[Block]()
+        descendants, taken, dropped_before = [block], list[Block](), self.dropped_count
         try:
             best = self._put(block)
             for parent in descendants:
-                children = self._take_orphans(parent.block_id)
+                children = self._orphans.pop(parent.block_id, {}).values()
+                self._orphan_count -= len(children)
                 taken += children
                 for child in children:
-                    if child.number <= parent.number or self._is_taken(child):
+                    (known,) = self._manager.get([child.block_id])
+                    if child.number <= parent.number or known not in (None, child):
                         self.dropped_count += 1
                         continue
                     descendants.append(child)
@@ -101,7 +103,8 @@ class ForkChoice:
                 return None
             change = self._change_to(best)
         except BlockStoreError:
-            # The next try must find the same descendants, even those that are put already.
+            # The next try must find the same descendants, even those that are put already or dropped.
+            self.dropped_count = dropped_before
             for each in taken:
                 self._keep_orphan(each)
             raise
@@ -138,10 +141,6 @@ class ForkChoice:
                 self._manager.unref_block(block.previous_id)
         return block
 
-    def _is_taken(self, block: Block) -> bool:
-        (known,) = self._manager.get([block.block_id])
-        return known is not None and known != block
-
     def _change_to(self, block: Block) -> Change:
         if self.head is None:
             return Change((), tuple(self._manager.branch(block.block_id))[::-1])
@@ -160,8 +159,3 @@ class ForkChoice:
                 del self._orphans[last.previous_id]
             self._orphan_count -= 1
             self.dropped_count += 1
-
-    def _take_orphans(self, parent_id: str) -> list[Block]:
-        children = list(self._orphans.pop(parent_id, {}).values())
-        self._orphan_count -= len(children)
-        return children

@@ -130,8 +130,8 @@ def test_an_orphan_whose_id_another_block_has_costs_only_itself() -> None:
 
 
 def test_an_add_that_failed_is_repeated_with_its_orphans() -> None:
-    """Claim: after a store that could not be read, the same call leads to the whole branch. Method: the store fails at
-    each of its reads in turn; each time the block is added once more."""
+    """Claim: after a store that could not be read, the same call leads to the whole branch, and counts a dropped orphan
+    once. Method: the store fails at each of its reads in turn; each time the block is added once more."""
 
     class Failing(MemoryStore):
         reads_left = -1
@@ -147,7 +147,7 @@ def test_an_add_that_failed_is_repeated_with_its_orphans() -> None:
         store, manager = Failing([Block("g", NULL_BLOCK_ID, 0)]), BlockManager()
         manager.add_store("chain", store)
         choice = ForkChoice(manager, lambda block: block.number, "chain")
-        for orphan in (Block("y", "p", 3), Block("w", "p", 2), Block("z", "y", 4)):
+        for orphan in (Block("low", "p", 1), Block("y", "p", 3), Block("w", "p", 2), Block("z", "y", 4)):
             choice.add(orphan)
         store.reads_left = reads
         try:
@@ -157,7 +157,7 @@ def test_an_add_that_failed_is_repeated_with_its_orphans() -> None:
             change = choice.add(Block("p", "g", 1))
         assert change is not None
         assert [block.block_id for block in change.apply] == ["p", "y", "z"]
-        assert not list(choice.orphans())
+        assert (choice.dropped_count, list(choice.orphans())) == (1, [])
         manager.check_integrity()
     assert 2 < failures < 30
 
