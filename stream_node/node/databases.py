@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -103,6 +104,9 @@ SCHEMES = ("postgresql", "postgres")
 def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
     """Opens the database that the settings name. Raises ConfigError, StorageError.
     folder: the folder of its files, or of its lock. place: the worker to which a database in a file must belong."""
+    if config.block_node:
+        # A database gets the tables of the modules that are loaded, and a program may not have loaded those of blocks.
+        import_module("stream_node.node.block_services")
     if config.database is None:
         try:
             opened = Database.open(folder, migrate=config.migrate)

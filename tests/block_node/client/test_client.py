@@ -5,8 +5,11 @@ Method: whole servers with real sockets and files, and generated chains that the
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ from block_node.protocol_reading import BlockRange, SubscribeStatus
 from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from stream_client import AccessDenied, NodeUnreachable, Reconnect
 from stream_client import connect as connect_streams
+from stream_storage.sqlite.database import FILE_NAME
 from tests.block_node.backfill.served_blocks import damage_blocks
 from tests.block_node.client.chains import chain, fetch, outgoing
 from tests.ockam.identity.rules.guarded_node import guarded, may
@@ -81,6 +85,25 @@ async def test_what_is_published_is_durable_and_comes_back(tmp_path: Path) -> No
         assert (await client.get(7))[1] == blocks[7].root
         await publish(client, *range(20))
         assert (await client.status()).next_expected == 20
+
+
+def test_a_program_that_runs_a_node_takes_blocks_from_its_first_start(tmp_path: Path) -> None:
+    """Claim: the tables of blocks are in a new database, though such a program loads the block node late. Method: an
+    interpreter in which nothing else has loaded it."""
+    program = (
+        "import sys, trio\n"
+        "from stream_node import Config, Server\n"
+        "async def run():\n"
+        "    server = Server(Config(data_dir=sys.argv[1], listen='127.0.0.1:0'))\n"
+        "    async with trio.open_nursery() as nursery:\n"
+        "        await nursery.start(server.serve)\n"
+        "        server.stop()\n"
+        "trio.run(run)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=True)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database:
+        made = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    assert made >= {"block_chains", "block_index", "block_evicted", "block_damaged", "block_staged", "backfill_targets"}
 
 
 async def test_a_publisher_that_loses_its_right_is_in_doubt(tmp_path: Path) -> None:
