@@ -5,9 +5,7 @@ Method: real nodes in child processes, every shell of the client; a listener on 
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +34,7 @@ from stream_client import (
 from stream_node.node.process import NodeProcess
 from tests.client.conftest import shell
 from tests.client.shells import ShellName, Tools, run_in
+from tests.support.strangers import answering
 
 __all__ = ["shell"]
 
@@ -161,7 +160,6 @@ def test_a_real_listener_that_refuses_an_identity_without_a_word_is_named_as_suc
     """
     now_s = int(time.time())
     client, far = create_identity(tmp_path / "a.json", now_s), create_identity(tmp_path / "b.json", now_s)
-    listening = socket.create_server(("127.0.0.1", 0))
 
     def answer(connection: socket.socket) -> None:
         reader, hello = FrameReader(HEAD, HERE), HEAD.hello
@@ -176,24 +174,14 @@ def test_a_real_listener_that_refuses_an_identity_without_a_word_is_named_as_suc
                     reply = Message((local("-"), *message.return_route), (local("far"),), second)
                     connection.sendall(FrameWriter(HEAD).encode([reply], lambda error: pytest.fail(str(error)))[1])
 
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection = listening.accept()[0]
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-
     async def scenario(tools: Tools) -> None:
         channel = SecureChannel(identity=client, peer=str(far))
         async with tools.connect(channel=channel, contact_timeout_s=1.0) as connected:
             with pytest.raises(ChannelRefused, match=f"the peer did not accept our identity {client}"):
                 await connected.create("x")
 
-    try:
-        run_in(shell, scenario, f"127.0.0.1:{listening.getsockname()[1]}")
-    finally:
-        listening.close()
+    with answering(answer) as address:
+        run_in(shell, scenario, address)
 
 
 def test_wrong_settings_are_refused_before_anything_is_sent(nodes: Nodes, shell: ShellName, tmp_path: Path) -> None:
