@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
+from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
@@ -217,6 +218,8 @@ def memory_node() -> HostedNode:
 
 
 async def _serve_in_memory(running: HostedNode) -> None:
+    # As in `open_database`: a database gets the tables of the modules that are loaded.
+    import_module("stream_node.node.block_services")
     token, port = trio.lowlevel.current_trio_token(), next(_ports)
     async with trio.open_nursery() as nursery:
         node = Node(nursery)

@@ -106,6 +106,23 @@ def test_a_program_that_runs_a_node_takes_blocks_from_its_first_start(tmp_path: 
     assert made >= {"block_chains", "block_index", "block_evicted", "block_damaged", "block_staged", "backfill_targets"}
 
 
+def test_a_node_in_memory_takes_blocks() -> None:
+    """As above: the first node of `stream_node.testing` in an interpreter."""
+    program = (
+        "import trio\n"
+        "from block_node.client import connect\n"
+        "from stream_node.testing import memory_node\n"
+        "from tests.block_node.client.chains import chain, outgoing\n"
+        "async def run():\n"
+        "    async with memory_node() as node, connect(node.address) as client, client.publisher() as publisher:\n"
+        "        await publisher.send(outgoing(chain(1)[0]))\n"
+        f"        with trio.fail_after({PATIENCE_S}):\n"
+        "            await publisher.flush()\n"
+        "trio.run(run)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], capture_output=True, check=True)
+
+
 async def test_a_publisher_that_loses_its_right_is_in_doubt(tmp_path: Path) -> None:
     """Claim: a refusal after the first session says nothing about the blocks that were sent. Method: rules that change
     while a publisher works; then a publisher that never had the right."""
