@@ -65,7 +65,7 @@ def fingerprint_of(file: Path) -> str:
 
 
 def others_of_client(certificate: Path) -> list[Path]:
-    """Returns the other certificates of the same folder that prove the same client and have not ended.
+    """Returns the other certificates of the same folder that prove the same client and have not expired.
     Raises CertificateError if the client's certificate cannot be read."""
     subject, now = read_certificate(certificate).subject, datetime.datetime.now(datetime.UTC)
     found = []
@@ -92,7 +92,8 @@ def read_certificate(file: Path) -> x509.Certificate:
 def _builder(
     issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int, *, signs: bool
 ) -> x509.CertificateBuilder:
-    """Returns what all certificates have. signs: whether the key signs certificates; otherwise it signs handshakes."""
+    """Returns a builder with the fields that every certificate has. signs: whether the key signs certificates;
+    otherwise the key signs handshakes."""
     now = datetime.datetime.now(datetime.UTC)
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = x509.KeyUsage(

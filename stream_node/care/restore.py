@@ -107,7 +107,7 @@ class _DatabaseFile(msgspec.Struct, frozen=True):
 
 @mapped()
 def _restore(source: _DatabaseFile, target: Path, over: bool, dry_run: bool, progress: Progress) -> Present:
-    """Returns the state of the data directory before."""
+    """Restores the source. Returns the state of the data directory before the restore."""
     # A dry run does the same checks. It holds the lock if there is a lock file, but creates none.
     if dry_run:
         names = names_in(target)
