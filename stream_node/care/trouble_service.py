@@ -84,7 +84,7 @@ class TroubleService(TaskAnsweringWorker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with the troubles of all workers. A trouble of only some workers gets their names in its title."""
+        """Answers with the troubles of all workers. The title of a trouble names its workers, unless all have it."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:

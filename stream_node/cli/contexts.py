@@ -132,7 +132,7 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str]) ->
 
 
 def find_target(node: str | None, context: str | None, via: Sequence[str]) -> Target | None:
-    """Returns the node as `resolve_target` does; None if that would be the default node."""
+    """Returns the node as `resolve_target` does, but None in place of the default node."""
     # A misspelt variable would have no effect.
     mistakes = unknown_variables(os.environ)
     if mistakes:
