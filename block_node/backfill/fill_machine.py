@@ -294,10 +294,10 @@ class FillMachine:
         pending = self.delivered.get(number)
         if pending is None:
             return
-        # A verified block ends the failures of its source, and the attempts for this block.
+        # A verified block ends the failures of its source. Its own attempts end only when it is stored: otherwise a full
+        # disk would have it fetched again and again.
         pending.verified = True
         self._health.succeeded(pending.source)
-        self._attempts.pop(number, None)
         self._anchors.pop(number, None)
         # The footer names the root hash of the block below, so no stored block has to be read for that hash.
         if self._downwards and number - 1 in self.holes:

@@ -108,6 +108,8 @@ class ChainStore:
         self.ever_stored = BlockRanges()
         self.damaged = BlockRanges()
         self.newest: BlockPlace | None = None
+        # The highest stored block, even if another program has deleted it since: blocks up to it end no chain.
+        self._top = -1
         self.verifier_state = b""
 
     def when_open(self, function: Callable[[], None]) -> None:
@@ -240,6 +242,7 @@ class ChainStore:
     def forget_failed(self) -> None:
         """Forgets which block could not be stored, because the node has given up all blocks that are not durable."""
         self._refused_from = None
+        self._top = -1 if self.newest is None else self.newest.number
 
     def _no_longer_under_way(self, number: int) -> None:
         self._under_way[number] -= 1
@@ -298,6 +301,7 @@ class ChainStore:
         self.available, self.ever_stored, self.damaged = state.available, state.stored, state.damaged
         self._blocks, self._size_bytes = state.blocks, state.size_bytes
         self.newest = state.newest
+        self._top = max(self._top, -1 if state.newest is None else state.newest.number)
         self.verifier_state = state.verifier_state
         self.is_open = True
 
@@ -310,6 +314,7 @@ class ChainStore:
         self.ever_stored.add(place.number)
         if self.newest is None or place.number > self.newest.number:
             self.newest = place
+            self._top = max(self._top, place.number)
 
     def _note_damaged(self, number: int, reason: str) -> None:
         if number not in self.available or self.is_closed:
@@ -343,7 +348,7 @@ class ChainStore:
         # Staged parts have no further use, and would fill the disk.
         self._discard(block)
         # A conflict is no gap: another block with this number is stored.
-        if (self.newest is None or block.number > self.newest.number) and not isinstance(error, StoredBlockDiffers):
+        if block.number > self._top and not isinstance(error, StoredBlockDiffers):
             refused = self._refused_from
             self._refused_from = block.number if refused is None else min(refused, block.number)
 

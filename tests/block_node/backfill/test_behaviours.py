@@ -162,6 +162,24 @@ def test_b10_requests_are_clamped_and_a_late_block_is_waited_for() -> None:
     assert 95 not in machine.holes
 
 
+def test_a_verified_block_that_is_never_stored_is_given_up() -> None:
+    """Goal: a full disk does not have the same block fetched again and again, many times a second. Method: the block is
+    verified each time, and never stored, until the next search for missing blocks has to find it."""
+    limits = BackfillSettings(concurrent_fetches=1, max_retries=2)
+    machine = FillMachine(Kind.LIVE_TAIL, limits, health("a0"))
+    machine.assign(95, 95)
+    fetches = 0
+    while (fetch := machine.next_fetch(0)) is not None:
+        fetches += 1
+        machine.grew(fetch.chunk_id, 5)
+        machine.arrived(fetch.chunk_id, 95, good(95))
+        assert machine.next_delivery(0) is not None
+        machine.verified(95, b"")
+        machine.put_back(95, "the disk is full")
+    assert fetches == 3
+    assert machine.given_up == [((95, 95), "3 times in vain, at last: the disk is full")]
+
+
 def test_b11_blocks_are_awaited_until_stored_in_whatever_way() -> None:
     """The real node ignores other sources; here a block that a publisher brought meanwhile need not come again."""
     machine = FillMachine(Kind.LIVE_TAIL, LIMITS, health("a0"))
