@@ -294,8 +294,8 @@ class FillMachine:
         pending = self.delivered.get(number)
         if pending is None:
             return
-        # A verified block ends the failures of its source. Its own attempts end only when it is stored: otherwise a full
-        # disk would have it fetched again and again.
+        # A verified block ends the failures of its source. Its own attempts end only when it is stored: otherwise a
+        # full disk would have it fetched again and again.
         pending.verified = True
         self._health.succeeded(pending.source)
         self._anchors.pop(number, None)
