@@ -151,8 +151,8 @@ def _docstrings_of(module: str) -> dict[str, str | None]:
     assert spec is not None
     loader: Any = spec.loader
     functions = [each for each in loader.get_code(spec.name).co_consts if isinstance(each, CodeType)]
-    # Python -OO leaves out docstrings, and since 3.14 also their place among the constants.
-    return {each.co_name: each.co_consts[0] if sys.flags.optimize < 2 else None for each in functions}
+    # Python -OO leaves out docstrings. Since 3.14, a function without one has no place for it among its constants.
+    return {each.co_name: next(iter(each.co_consts), None) if sys.flags.optimize < 2 else None for each in functions}
 
 
 def _of(module: str, names: str, begin: str = "") -> dict[str, str]:

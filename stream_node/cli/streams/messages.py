@@ -30,7 +30,8 @@ def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = Fa
     whole: each file is one message. framed: each message follows its length. crlf: lines end with CR LF."""
 
     def split(source: io.FileIO) -> Iterator[list[bytes]]:
-        chunks = iter(lambda: source.read(CHUNK_BYTES), b"")
+        # An input that does not block has None while nothing is there, and ends then.
+        chunks = iter(lambda: source.read(CHUNK_BYTES) or b"", b"")
         lines = split_framed(chunks) if framed else split_lines(chunks)
         return ([line.removesuffix(b"\r") for line in batch] for batch in lines) if crlf else lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_client import Header, RichMessage, blocking
-from stream_node.cli.streams.messages import MessageInput, Printer, PrintFormat, parse_ndjson
+from stream_node.cli.streams.messages import MessageInput, Printer, PrintFormat, parse_ndjson, read_inputs
 from stream_node.cli.values import UsageError
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
@@ -119,3 +120,13 @@ def test_where_lines_go(at_node: CommandLine, stream: str) -> None:
 def test_what_is_no_message_is_told(line: bytes, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("(", r"\(")):
         parse_ndjson(line)
+
+
+def test_an_input_that_does_not_block_ends_where_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: the lines that are there are read, and no error follows. Method: a pipe that another has set so."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.write(writing, b"one\ntwo\n")
+    with open(reading) as source, open(writing, "w"):
+        monkeypatch.setattr(sys, "stdin", source)
+        assert list(read_inputs([], whole=False, framed=False)) == [[b"one", b"two"]]
