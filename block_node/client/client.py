@@ -107,7 +107,7 @@ class BlockClient:
 
     @asynccontextmanager
     async def publisher(self, settings: PublishSettings | None = None) -> AsyncIterator[BlockPublisher]:
-        """Opens a publisher of blocks. The end of the `async with` statement waits until all given blocks are durable.
+        """Opens a publisher of blocks. The end of its block waits until all given blocks are durable.
         settings: None means the defaults, with this client's `answer_s_max`."""
         publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
         try:
