@@ -142,7 +142,11 @@ class Publisher:
 
     async def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
         """Stores messages in order, waits for the answers, and returns the indexes. Raises PushesFailed."""
-        pushes = [await self.push(data) for data in messages]
+        pushes = []
+        for data in messages:
+            pushes.append(await self.push(data))
+            # A blocking client sends only inside calls, and the program may need long for the next message.
+            self._session.shell.send_lagging()
         await self.flush()
         # The caller gets these failures here as one error, so the end of the block must not report them again.
         failed = [push for push in pushes if push.error is not None]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -126,7 +126,27 @@ def test_what_a_slow_publisher_has_pushed_is_sent_between_pushes(node: NodeProce
             deadline_s = time.monotonic() + 30
             while not reader.pull():
                 assert time.monotonic() < deadline_s
+                # So slowly, the window does not fill, which would send the messages, too.
+                time.sleep(0.1)
                 publisher.push(b"more")
+
+
+def test_what_push_many_has_pushed_is_sent_before_the_next_message_is_there(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client, blocking.connect(node.address) as other:
+        stream = client.create("slow messages")
+        reader = other.create("slow messages")
+
+        def messages() -> Iterator[bytes]:
+            yield b"first"
+            deadline_s = time.monotonic() + 30
+            while not reader.pull():
+                assert time.monotonic() < deadline_s
+                # So slowly, the window does not fill, which would send the messages, too.
+                time.sleep(0.1)
+                yield b"more"
+
+        with stream.publisher() as publisher:
+            publisher.push_many(messages())
 
 
 def test_what_is_told_without_waiting_leaves_before_the_client_ends(node: NodeProcess) -> None:
