@@ -255,7 +255,7 @@ async def _own_stream(client: StreamClient, name: str, tell: Callable[[str], Non
         yield stream
     finally:
         why: str | None = f"no answer within {REMOVAL_TIMEOUT_S:g} s"
-        # This is shielded, so that an interrupted run also deletes its stream.
+        # The deletion is shielded, so that an interrupted run also deletes its stream.
         with trio.move_on_after(REMOVAL_TIMEOUT_S, shield=True):
             try:
                 await stream.delete()

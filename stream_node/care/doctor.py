@@ -119,7 +119,7 @@ def of_each(folders: Mapping[str, Path], check: Callable[[Path], Finding]) -> li
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """Checks that the data directory and its files can be written. there: the nearest directory that exists."""
+    """Checks that the data directory and its files can be written. there: it, or the nearest existing folder above."""
     status: Status = "wrong"
     if not there.is_dir():
         text = f"{there} is no directory; choose another one"

@@ -40,7 +40,7 @@ def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
 
 
 class _Habit:
-    """The habit of one consumer, as far as it is known."""
+    """The usual wait of messages for one consumer, learned from samples of its progress."""
 
     __slots__ = ("saved_us", "since_us", "steps", "usual_s")
 
@@ -75,8 +75,8 @@ class Patience:
         self._entries: list[tuple[re.Pattern[str], float]] = []
 
     def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
-        """Notes the state of the consumers. Times are in microseconds since 1970. saved: each consumer, its stream, and
-        the time of its last progress. waiting: by consumer, since when a message waits for it."""
+        """Learns the habits of consumers from a sample. Times are in microseconds since 1970. saved: each consumer, its
+        stream, and the time of its last progress. waiting: by consumer, since when a message waits for it."""
         before, self._habits = self._habits, {}
         for client_id, stream, saved_us in saved:
             key = client_id, stream

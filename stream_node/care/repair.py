@@ -115,8 +115,8 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[RepairPlan, P
 def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
     Yields the path of the database, and whether the machine may have restarted since the directory was last used.
-    If the last node did not stop cleanly, the directory still says so afterwards. changes: whether the block may change
-    the log; the next start then checks the database."""
+    If the last node did not stop cleanly, its lock file still says so after the block.
+    changes: whether the block may change the log; the next start then checks the database."""
     database = directory / FILE_NAME
     if not database.exists():
         raise StorageError(no_database(directory))

@@ -68,9 +68,9 @@ def restore(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[BackupManifest, Present]:
     """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
-    check: whether every message is read and checked before the database is replaced. dry_run: whether only the backup
-    and the target are checked, and nothing is changed. Returns the manifest of the backup, and the state of the data
-    directory before the restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
+    check: whether every message is read and checked before the database is replaced. dry_run: whether the backup and
+    the target are only checked. Returns the manifest of the backup, and the state of the data directory before the
+    restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
     manifest = read_manifest(backup)
     source = _DatabaseFile(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
     return manifest, _restore(source, target, over, dry_run, progress)

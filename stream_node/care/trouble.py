@@ -56,7 +56,7 @@ Texts: TypeAlias = tuple[str, str, str, str]
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """One thing that is wrong."""
+    """One thing that is wrong with the node now."""
 
     kind: TroubleKind
     title: str = ""
@@ -69,11 +69,11 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     lasts_s: float = 0.0  # for how long the trouble has lasted; 0 if nobody knows
     about: Any = None
     write: Callable[[Any, float], Texts] | None = None  # makes the texts from `about`; called for listed troubles only
-    is_early: bool = False  # whether a trouble of another kind than WARNINGS is only a warning yet
+    is_early: bool = False  # whether a trouble of another kind than WARNINGS is only a warning so far
 
     @property
     def level(self) -> Literal["bad", "warning"]:
-        """Returns "bad" if the node loses or refuses work, "warning" if it may soon."""
+        """Returns "bad" if the node loses or refuses work, "warning" if it may do so soon."""
         return "warning" if self.is_early or self.kind in WARNINGS else "bad"
 
     def written(self) -> Trouble:

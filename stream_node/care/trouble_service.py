@@ -33,7 +33,7 @@ class TroublesRequest(msgspec.Struct, frozen=True):
 
 # type ToldTrouble struct { kind: str  is_bad: bool  title: str  remedy: str }
 class ToldTrouble(msgspec.Struct, frozen=True):
-    """A `stream_node.care.trouble.Trouble`. is_bad: whether the node loses or refuses work."""
+    """A `stream_node.care.trouble.Trouble` in an answer. is_bad: whether the node loses or refuses work."""
 
     kind: str
     is_bad: bool
@@ -58,7 +58,7 @@ TROUBLES = Protocol("node/troubles/1", TroublesRequest, Troubles)
 
 
 class TroubleService(TaskAnsweringWorker):
-    """The worker that answers at `node_troubles`. nursery: runs the searches, which read the database."""
+    """The worker that answers at `node_troubles`. nursery: runs the tasks that find the troubles in the database."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
@@ -84,7 +84,7 @@ class TroubleService(TaskAnsweringWorker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with the troubles of all workers. The title of a trouble names its workers, unless all have it."""
+        """Answers with the troubles of all workers. A title names the workers with the trouble, unless all have it."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:

@@ -42,7 +42,8 @@ class WriteTrials:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the last push or trial was not stored; None if it was stored. A late trial is a reason too."""
+        """The reason why the last push or trial was not stored; None if it was stored.
+        A trial that takes longer than TRIAL_S_MAX seconds is a reason, too."""
         if self._is_late:
             return LATE
         is_push_last = max(self._counters.stored_s, self._counters.unstored_s) > self._ended_s
@@ -58,7 +59,7 @@ class WriteTrials:
         return self.failure
 
     def again(self) -> None:
-        """Tries a write if the last one failed, to notice that pushes are stored again. Otherwise it writes nothing."""
+        """Begins a trial if the last push or trial was not stored, and does not wait for its end. Else does nothing."""
         if self.failure is not None:
             self._begin()
 

@@ -48,8 +48,8 @@ def _print_version(asked: bool) -> None:
 
 
 def build(first: str | None = None) -> typer.Typer:
-    """Returns the command with all its subcommands, or with the one that `first` names: typer reads the signature of
-    every command that it is given, which takes long. With any other word, the subcommands have no options."""
+    """Returns the command with all its subcommands, or only with the one that `first` names: typer takes long to read
+    the signature of each. If `first` is another word, all subcommands are there with their help, without options."""
     from stream_node.cli.commands import COMMANDS, GROUPS, load_command, load_help, with_options
 
     app = typer.Typer(name="stream-node", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -147,7 +147,7 @@ def run(command: Callable[..., object]) -> int:
 
 
 def _name_extra(error: ModuleNotFoundError) -> Exception:
-    """Returns an error that names the optional extra with the missing module; the same error if none has it."""
+    """Returns an error that names the optional extra with the missing module; the given error if no extra has it."""
     extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
     if extra is None:
         return error

@@ -60,7 +60,7 @@ def with_client(run: Callable[[StreamClient], Awaitable[None]], node: NodeOption
                 try:
                     return await run(client)
                 except NotSupported:
-                    # The note of an earlier command (`note_of`) may be old. After an answer, this one may have pushed.
+                    # An old note can be wrong, so the second try ignores it. After an answer, `run` may have pushed.
                     if not believes_note or client.session.core.service_route.reached:
                         raise
 
@@ -75,11 +75,11 @@ async def open_client(
     is_given: bool = True,
     believes_note: bool = True,
 ) -> AsyncIterator[StreamClient]:
-    """Opens a client of the node `target`, and notes for later commands whether its service is a plain one, without
-    our own protocols.
+    """Opens a client of the node `target`. Notes for later commands whether the node's stream service is plain, which
+    means that it lacks our own protocols.
 
     is_given: whether the `RequestOptions` were given for this node; the target of a copy gets only --timeout.
-    believes_note: whether a note of an earlier command counts."""
+    believes_note: whether a service that an earlier command has noted as plain is taken for plain without asking it."""
     given = GIVEN.get() if is_given else RequestOptions(timeout=GIVEN.get().timeout)
     services = services_of(target, given)
     note = note_of(target, services["service"])
@@ -127,9 +127,9 @@ def run_to_signal(main: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a node at the address forwards to the further nodes of the route. Raises ClientError.
-    Commands with a block client call this first, because such a client tries again without an error.
-    The check also succeeds if no program listens at the address."""
+    """Checks that the first node of the route forwards to the further ones. Raises ClientError if it does not.
+    Commands with a block client call this first, because a block client repeats a failed connect without an error.
+    The check also succeeds if no program listens at the address of the first node."""
     patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:
@@ -144,8 +144,8 @@ async def check_contact(target: Target) -> None:
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns the partition to push to. Only partition 0 is created: with more partitions, keys would belong to
-    other partitions than before. Raises StreamNotFound."""
+    """Returns the partition to push to. Creates only a missing partition 0: further partitions would change to which
+    partition a key belongs. Raises StreamNotFound if another partition is missing."""
     if partition == 0:
         return await client.create(name)
     try:

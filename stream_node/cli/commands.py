@@ -1,5 +1,5 @@
 """All commands, in the order of `stream-node --help`, and `with_options`, which makes them fit for typer.
-A command has one parameter for a group of options (a NamedTuple), which `with_options` writes out."""
+A command has one parameter for a group of options (a NamedTuple); `with_options` makes one of each option."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 class CommandGroup(NamedTuple):
     """Commands below one name, such as `stream create`. commands: the path of each function (`load_command`).
-    below: the name of the group that this one is in. left_out: as for `with_options`: commands that speak only the
-    protocols of blocks need no services, and others need only TLS and a token."""
+    below: the name of the outer group, if any. left_out: the fields of RequestOptions that these commands do not use,
+    so `with_options` leaves them out."""
 
     name: str
     text: str

@@ -126,13 +126,15 @@ def get_context(contexts: Contexts, name: str) -> Target:
 
 def resolve_target(node: str | None, context: str | None, via: Sequence[str]) -> Target:
     """Returns the node of a command: the given node, the given context, the current context, or the default node.
-    via: the further nodes on the way; they replace those of the context. Raises ContextError."""
+    via: the further nodes on the way; they replace those of the context. Raises ContextError, and ConfigError if the
+    environment has an unknown STREAM_NODE_… variable."""
     found = find_target(node, context, via)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
 
 
 def find_target(node: str | None, context: str | None, via: Sequence[str]) -> Target | None:
-    """Returns the node as `resolve_target` does, but None in place of the default node."""
+    """Returns the node as `resolve_target` does, but None in place of the default node. Raises ContextError, and
+    ConfigError if the environment has an unknown STREAM_NODE_… variable."""
     # A misspelt variable would have no effect.
     mistakes = unknown_variables(os.environ)
     if mistakes:

@@ -34,7 +34,7 @@ def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of consumers that have saved a position in the given stream; without a stream, in any one."""
+    """Returns the names of consumers that have saved a position in the given stream, else in any stream."""
     from stream_client.blocking import list_positions
 
     stream = ctx.params.get("stream")
@@ -307,8 +307,8 @@ class Reaching(TypedDict):
 
 
 def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
-    """Returns the way to this node as the `connect` functions take it, from the options or else its context. given:
-    by default the options of the running command. Raises UsageError."""
+    """Returns the arguments by which a `connect` function reaches this node: those of the options, else of its context.
+    given: by default the options of the running command. Raises UsageError."""
     from ockam.actors.address import tcp
 
     given = given or GIVEN.get()

@@ -49,7 +49,7 @@ def wants_json() -> bool:
 
 def tell(text: str, exit_code: int | None = None) -> None:
     """Prints a warning on stderr, after the log lines so far: a line, or with `--json` an object with `warning`.
-    With `exit_code`, it is the error that ends the command, in JSON with `error` and `exit_code`."""
+    With `exit_code`, the text is the error that ends the command; `--json` prints it as `error`, with `exit_code`."""
     write_waiting_lines()
     report = {"warning": text} if exit_code is None else {"error": text, "exit_code": exit_code}
     typer.echo(json.dumps(report) if wants_json() else f"stream-node: {printable(text)}", err=True)
@@ -168,13 +168,13 @@ class ProgressLine:
         typer.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
     def count(self, what: str, done: int, total: int | None) -> None:
-        """Draws the progress of a step, with its number if the total is unknown."""
+        """Draws the progress of a step. If the total is unknown, the line has the count `done`."""
         self.draw(what, done, total, () if total else [f"{done:,}"])
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
-    """Returns at most `columns` - 1 characters: the name of the step; with a known total, the share that is done, the
-    remaining time and, if there is room, a bar; and facts while they fit."""
+    """Returns the progress of a step in at most `columns` - 1 characters. After the name of the step come, if the
+    total is known, the done share, the remaining time and, if there is room, a bar. The facts that fit follow."""
     words = [what]
     share = min(1.0, done / total) if total else None
     if share is not None:

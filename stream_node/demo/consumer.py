@@ -36,7 +36,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 class ConsumerProcesses:
     """The consumer processes of the demo, each with a file for its messages.
-    door: the node to which they connect. store: the node that has the stream. partitions: of each consumer."""
+    door: the node to which they connect. store: the node that has the stream. partitions: by name of the consumer."""
 
     def __init__(
         self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]

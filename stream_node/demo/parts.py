@@ -44,7 +44,7 @@ REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" 
 
 
 class DemoBlocks(msgspec.Struct, frozen=True):
-    """The result of this part. real: the number of blocks from files. broken: a text for each broken promise."""
+    """The result of `run_blocks`. real: the number of blocks from files. broken: a text for each broken promise."""
 
     published: int
     received: int
@@ -59,7 +59,7 @@ class Died(Exception):
 
 
 def run_blocks(directory: Path) -> DemoBlocks:
-    """Runs this part of the demo in the folder. Raises DemoFailed if the subscriber is not served in time."""
+    """Publishes and receives blocks in this folder. Raises DemoFailed if the subscriber is not served in time."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
     real = [tuple(read_items(file)) for _, file in find_files(REAL_BLOCKS).blocks] if REAL_BLOCKS.is_dir() else []
@@ -76,7 +76,7 @@ def run_blocks(directory: Path) -> DemoBlocks:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """Returns the broken promises, unless each block was received once, in order, with its items."""
+    """Returns a text for each broken promise. Each block must be received once, in order, with its items."""
     broken = []
     numbers = [number for number, _ in received]
     if numbers != list(range(len(published))):
@@ -143,7 +143,7 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 
 
 class GuardedProof(msgspec.Struct, frozen=True):
-    """The result of this part. refused: the refused attempts, with reasons. audited: their lines in the audit log.
+    """The result of `run_guarded`. refused: the refused attempts, with reasons. audited: their lines in the audit log.
     broken: a text for each broken promise."""
 
     messages: int
@@ -156,7 +156,7 @@ class GuardedProof(msgspec.Struct, frozen=True):
 
 
 def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
-    """Runs this part in the folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it takes too long."""
+    """Pushes MESSAGES_MAX lines to a node with rules, and lets intruders try. Raises DemoFailed after too long."""
     lines = lines[:MESSAGES_MAX]
     started_s = time.monotonic()
     keys, rules, data_dir = directory / "keys", directory / "access.toml", directory / "guarded"
@@ -194,7 +194,7 @@ def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
 async def _push_read_and_intrude(
     address: str, clients: dict[str, Tls], nobody: Tls, lines: Sequence[bytes]
 ) -> tuple[list[bytes], list[str], list[str]]:
-    """Returns the messages of the reader, the reason of each refusal, and the broken promises."""
+    """Pushes, reads, and tries what is forbidden. Returns the read messages, the refusals, the broken promises."""
     read: list[bytes] = []
     refused: list[str] = []
     broken: list[str] = []

@@ -319,7 +319,7 @@ TIMEOUT_S = 1_500.0
 class DemoExport(msgspec.Struct, frozen=True):
     """The result of the export. columns, answer: the result of `query`, in SQL, on the table.
 
-    rows_before_kill: the rows that the table had when the exporter was killed; another one exported the rest."""
+    rows_before_kill: the rows that the table had when the exporter was killed; a second exporter exported the rest."""
 
     rows: int
     rows_before_kill: int

@@ -45,7 +45,7 @@ logger = structlog.get_logger(__name__)
 class DoorGuest(Generic[C]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
-    server_host: the node's IP address that was called. entry: the entry of the setting with that address."""
+    server_host: the node's IP address that was called. entry: the entry of the door's setting for this address."""
 
     def __init__(self, stream: trio.SocketStream, entry: str, closed: Counter[str]) -> None:
         """Raises OSError if the peer has gone already."""
@@ -75,11 +75,11 @@ class DoorGuest(Generic[C]):
 class DoorListener(Generic[C]):
     """All connections of one door. addresses: the `host:port` texts at which it listens.
 
-    `_open`: those after the handshake. Invariant: beside a few for the health, at most `_connections_max` are open, and
-    a quarter of them for one party (`Places`)."""
+    Invariant: at most `_connections_max` connections are open, a quarter of them for one party (`Places`). A few more
+    may be open that only ask for the health. `_open` has the connections after their handshake."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery, door: Literal["http", "grpc"], *protocols: str) -> None:
-        """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: for ALPN."""
+        """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: offered by ALPN."""
         self.parts = parts
         self._is_grpc = door == "grpc"
         self._nursery = nursery

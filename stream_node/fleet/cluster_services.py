@@ -69,7 +69,7 @@ class StreamShards:
                     self._hosted.serve(wanted)
                     serve()
                 except Exception as raised:
-                    # A mistake of this program. The member would wait for ever.
+                    # This is a mistake of this program. Without the error, the member would wait for ever.
                     logger.exception("shards_not_opened", shards=len(wanted))
                     error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
             if error is not None:
@@ -153,7 +153,7 @@ class NodeCluster:
         )
 
     async def start(self, storage: Runner, services: Services, hosted: HostedWorkers, address: str) -> None:
-        """Joins the others, and returns when this is done. address: where the node listens."""
+        """Joins the other members, and returns when this is done. address: where the node listens."""
         shards = StreamShards(services, hosted)
         if self._view is not None:
             self._member = FixedMember(self.router, shards, self._view)

@@ -279,7 +279,7 @@ class Supervisor:
         return process, trio.lowlevel.FdStream(report)
 
     async def _end_silent(self, number: int, process: trio.Process) -> str:
-        """Ends a worker that does not listen. Returns why."""
+        """Ends a worker that does not listen. Returns the reason for the log."""
         name = worker_name(number)
         logger.error("worker_silent", worker=name, within_s=LISTEN_S_MAX)
         # At this signal, Python writes to the log where each thread stands, and ends.
@@ -362,7 +362,7 @@ class WorkerWatch:
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]
     ) -> None:
-        """watchdog_s: after this time without progress, `kill` is called; None: never. end_reload: after a reload."""
+        """watchdog_s: without progress for this time, `kill` is called; None: never. end_reload: ends a reload."""
         self._name = name
         self._watchdog_s = watchdog_s
         self._kill = kill
@@ -381,7 +381,7 @@ class WorkerWatch:
         self._worker_side.close()
 
     async def run(self) -> None:
-        """Reads reports until it is cancelled. Kills a worker that has served and sends none for `watchdog_s`."""
+        """Reads reports until it is cancelled. Kills a worker that has served and sends no report for `watchdog_s`."""
         reports = trio.socket.from_stdlib_socket(self._reports)
         is_serving = is_reloading = False
         while True:

@@ -197,7 +197,7 @@ def one_database_folder(folder: Path) -> Path:
 
 def check_not_lost(folders: Mapping[str, Path]) -> None:
     """Raises ConfigError if a worker has no database although another one has streams: its database was lost.
-    The first start makes them all (`make_databases`). A worker with a new empty one would begin its streams anew."""
+    The first start makes all databases (`make_databases`). With an empty one, a worker would begin its streams anew."""
     missing = [str(folder) for folder in folders.values() if not (folder / FILE_NAME).exists()]
     filled = [folder for folder in folders.values() if missing and _has_streams(folder)]
     if filled:

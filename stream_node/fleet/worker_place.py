@@ -28,7 +28,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     private: int  # the descriptor of its socket at its own address
     supervisor: int  # the descriptor of a pipe that ends with the supervisor
     report: int  # the descriptor of the pipe for `report_listening`
-    use: int  # of the file in which the workers count what identities use (`ockam.quotas.shared_use`)
+    use: int  # the descriptor of the file in which the workers count what identities use (`ockam.quotas.shared_use`)
     secret: str  # the secret by which the workers know each other
 
     @property

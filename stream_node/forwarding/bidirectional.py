@@ -47,7 +47,7 @@ logger = structlog.get_logger(__name__)
 
 # type SubscribeRequest struct { stream_name: str  subscription_id: str }
 class SubscribeRequest(msgspec.Struct, frozen=True):
-    """A request to send each message of a stream along its route. It has no answer."""
+    """A request to send each message of a stream along the route in the message. It has no answer."""
 
     stream_name: str
     subscription_id: str  # the client id of the saved index
@@ -102,7 +102,7 @@ class Bidirectional(AnsweringWorker):
             self.subscribe(message.origin, request, message.return_route)
 
     def subscribe(self, origin: Origin, request: SubscribeRequest, way_back: Route = ()) -> None:
-        """Begins a subscription. If the client has it already, it goes on by the connection of this request. way_back:
+        """Begins a subscription. If the client has begun it before, it goes on over the new connection. way_back:
         the route to the client, whose first hop is its connection or channel. Raises ProtocolError."""
         key = origin.party, request
         self.end_subscription(origin, request)

@@ -1,4 +1,4 @@
-"""Starts the forwarding services of a node, with the addresses that its streams remember."""
+"""Starts the forwarding services of a node, and the forwarding addresses whose messages its streams store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForwardingStatistics(msgspec.Struct, frozen=True):
     waiting: int  # the stored messages that their clients have not got
     forwarded: int  # the messages sent on to a client, each time
     stored: int  # the messages stored for a client
-    refused: int  # not passed on, because nobody was connected, too much waited, or the message did not fit
+    refused: int  # the dropped messages: nobody was connected, too much waited, or the message did not fit
 
 
 class ForwardingServices:
@@ -35,8 +35,8 @@ class ForwardingServices:
         self._bidirectional = Bidirectional(node, service, index_service, own_workers)
 
     def start(self, stream_names: Iterable[str]) -> None:
-        """Starts the services. stream_names: those of all stored streams. Some hold the messages of absent clients.
-        Raises AddressInUse."""
+        """Starts the services. stream_names: those of all stored streams. A stream with messages for an absent client
+        also has the client's forwarding address. Raises AddressInUse."""
         for name in stream_names:
             registration = find_registration(name)
             if registration is not None and registration.address not in self._forwarders.all:

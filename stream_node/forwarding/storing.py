@@ -215,7 +215,7 @@ class StoringForwarder(Forwarder, LinkedWorker):
         self._truncate()
 
     def _go_on(self) -> None:
-        """Tells the client that it is registered. Asks for the next page of its messages, if some wait."""
+        """Tells the client that it is registered. If messages wait for it, asks the stream for the next page."""
         if self._join is not None:
             answer, self._join = self._join, None
             super().joined(answer)
@@ -274,7 +274,7 @@ class StoringForwarder(Forwarder, LinkedWorker):
             self.context.call_later(0, lambda: self._check_taken(turn))
 
     def _check_taken(self, turn: int) -> None:
-        """Goes on when the client's connection has sent all bytes. Never goes on after the end of the connection."""
+        """Ends the delivery of a page when the client's connection has sent all bytes, unless it has ended before."""
         way = self._way
         if turn != self._turn or not self._is_delivering or self.registration.origin.connection is not way:
             return

@@ -86,7 +86,7 @@ class WorkerHost(Worker):
 
 
 class HostedWorkers:
-    """The operator's workers of one process of a node. hangs: whether one did not end in time when all were stopped."""
+    """The operator's workers of one process of a node. hangs: whether one of them did not end in time at the stop."""
 
     def __init__(
         self,

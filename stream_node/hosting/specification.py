@@ -137,7 +137,7 @@ def _load(spec: WorkerSpec) -> LoadedWorker:
     except TypeError as error:
         raise ConfigError(f"worker: {what} at {spec.address} does not take these options: {error}") from error
     except ValueError:
-        pass  # A class written in C has no signature that could be compared.
+        pass  # A class written in C has no signature to compare with.
     demand = None
     if not hasattr(made, "demand"):
         # A class declares its right, with the name after a colon if it is not the address.

@@ -82,7 +82,7 @@ def read_trust(config: Config) -> BlockTrust:
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the block services. readers: with the subscriptions over gRPC. grpc: None without gRPC."""
+    """The statistics of the block services. readers: also those over gRPC. grpc: None without gRPC."""
 
     node: BlockNodeStatistics
     readers: ReadStatistics

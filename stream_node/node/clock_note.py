@@ -30,7 +30,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Known(NamedTuple):
-    """The time that a starting node knows: parameters of `stream_service.workers.clock.Clock`."""
+    """The time that a starting node knows, as arguments for `stream_service.workers.clock.Clock`."""
 
     newest_us: int  # in microseconds since 1970: an earlier wall clock is not trusted; 0: no such limit
     offset_us: int | None  # the trusted time minus the steady clock; None if it is unknown

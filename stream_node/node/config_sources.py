@@ -118,7 +118,7 @@ def load_effective(
 
 
 def _mistakes_together(config: Config) -> list[str]:
-    """Returns the mistakes in settings that are valid by themselves."""
+    """Returns the mistakes in settings that are each valid alone, but contradict each other."""
     found = []
     for name, addresses in (
         ("listen", (config.listen,)),

@@ -210,7 +210,7 @@ class Stored(NamedTuple):
 
 class InsideStream(Stream):
     """A partition whose worker runs in this process. Plain pushes and pages go to the worker without frames, as
-    requests of the client's connection: the same gate, limits and answers. Everything else goes the usual way."""
+    requests of the client's connection, with the same checks, limits and answers. Other requests go in frames."""
 
     def __init__(self, session: ClientSession, handle: PartitionHandle, connection: Connection) -> None:
         """connection: the node's end of the client."""

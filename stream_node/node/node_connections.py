@@ -58,7 +58,7 @@ class OpenConnection(msgspec.Struct, frozen=True):
     peer: str  # the `host:port` of the other side
     identity: str  # what the peer has proved
     framing: str  # how messages are framed; `http` for HTTP, where requests and answers count as messages
-    age_s: bare.UInt  # for how long it is open
+    age_s: bare.UInt  # for how long the connection has been open
     received: bare.UInt
     received_bytes: bare.UInt
     sent: bare.UInt

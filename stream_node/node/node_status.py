@@ -86,7 +86,7 @@ class NodeStatusService(TaskAnsweringWorker):
 
     def demand(self, message: Message) -> Demand:
         """Returns the rights of which the sender needs one.
-        If this demanded one right alone, each question would get a line in the audit log, as an administrative act."""
+        If the only right were one to administer, each question would get a line in the audit log."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
     def _make(self) -> NodeStatus:

@@ -28,7 +28,7 @@ class Notifier:
     when it reports no progress for this long; None: never."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Takes its variables out of the environment, so that no child process reports for this one."""
+        """environment: loses the variables of sd_notify, so that no child process reports for this one."""
         name = environment.pop("NOTIFY_SOCKET", "")
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "") or str(os.getpid())

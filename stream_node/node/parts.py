@@ -84,7 +84,7 @@ class NodeCondition:
 
     refusing_pushes: bool = False  # whether the disk is too full for pushes
     free_disk_bytes: int | None = None  # None before it is measured, and if it could not be measured
-    disk_failure: str | None = None  # why it could not be measured
+    disk_failure: str | None = None  # why the free space could not be measured
     # The free space below which pushes are refused: `free_disk_bytes_min`, and the ballast while it is given up
     # (`stream_storage.sqlite.ballast`).
     needed_disk_bytes: int = 0

@@ -64,8 +64,8 @@ def stored_streams(database: Engine) -> list[StoredStream]:
 
 
 def streams_to_open(database: Engine, is_member: bool) -> list[StoredStream]:
-    """Returns the streams that a node serves from its start on; a member of a cluster reads them with its shards.
-    Raises ConfigError, StorageError."""
+    """Returns the streams that a node serves from its start on: none at a member of a cluster, which reads the streams
+    of each shard when it takes the shard. Raises ConfigError, StorageError."""
     if not is_member:
         return stored_streams(database)
     check_no_mirrors(database)
@@ -106,7 +106,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     index: IndexStatistics
     blocks: BlockServicesStatistics | None  # None if the block node is off or runs at another node of the cluster
     mirrors: list[MirrorState]  # the partitions that follow a source on another node, or fence their former one
-    forwarding: ForwardingStatistics | None = None  # None if it is off
+    forwarding: ForwardingStatistics | None = None  # None if the forwarding services are off
 
 
 class Services:

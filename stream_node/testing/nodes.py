@@ -1,6 +1,6 @@
-"""HostedNode: a node in this process, as a context manager for blocking and async programs; the thread in which all
-nodes of `stream_node.testing` run; and their two kinds: the server of `stream-node serve`, and the services of a node
-with storage and connections in memory."""
+"""HostedNode: a node in this process, as a context manager for blocking and async programs. All such nodes run in one
+thread. There are two kinds: the server of `stream-node serve` (`node`), and the services of a node with storage and
+connections in memory (`memory_node`)."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ async def _serve_in_memory(running: HostedNode) -> None:
 
 
 class NodeStream(trio.abc.Stream):
-    """The node's end of a connection."""
+    """The node's end of a connection in memory."""
 
     def __init__(self, stream: MemoryStream) -> None:
         self._stream = stream

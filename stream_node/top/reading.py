@@ -52,7 +52,7 @@ class BlockStatus(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The answers of a node at one time. at_s: on this machine's steady clock. notes: why a part is missing."""
+    """The answers of a node at one time. at_s: on this machine's steady clock. notes: why parts are missing."""
 
     at_s: float
     status: NodeStatus | None

@@ -147,8 +147,8 @@ def wrap(facts: Sequence[str], width: int) -> list[str]:
 
 
 def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """Returns the columns that fit into a width, each with its own width: the last ones are left out. The columns with
-    names share the width that is left."""
+    """Returns the columns that fit into a width, each with its own width. The last columns are left out first. The
+    columns with names share the remaining width."""
     chosen = list(columns)
     while len(chosen) > 1 and sum(each.width or NAME_COLUMNS_MIN for each in chosen) + 2 * (len(chosen) - 1) > width:
         chosen.pop()

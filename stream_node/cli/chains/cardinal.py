@@ -227,7 +227,7 @@ TOLD_MAX = 20
 
 
 class Warnings:
-    """The `on_event` function of a consumer."""
+    """The `on_event` function of a consumer. It prints at most TOLD_MAX warnings, and at the end counts the others."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -207,7 +207,7 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[SentRecord]) -> None:
-    """Sends messages. A recording keeps the order of all; a node or Kafka keeps it only within one partition."""
+    """Sends messages. A recording keeps the order of all messages, a node or Kafka only that of each partition."""
     if isinstance(transport, FileTransport):
         await transport.send_in_order([(step.topic, step.record) for step in steps])
         return

@@ -295,7 +295,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def begin(log_level: str, nice: int = 0) -> None:
-    """Applies the options of the process in which a command runs. Raises UsageError."""
+    """Sets the log level and the niceness of this process. Raises UsageError."""
     from stream_node.node.logs import LEVELS, configure_logs
 
     if log_level not in LEVELS:

@@ -131,7 +131,7 @@ def serve(
 
 
 class _LoadedAtUse(ModuleType):
-    """Stands for a module until a name of it is used. `importlib.util.LazyLoader` would load it at a second import."""
+    """Stands for a module until a name in it is used. `importlib.util.LazyLoader` loads it at its second import."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -140,7 +140,7 @@ class _LoadedAtUse(ModuleType):
 
 
 def _leave_out_modules() -> None:
-    """Keeps modules out that a node may never use: 11 MB of memory and a fifth of the time of its start."""
+    """Leaves out modules that a node may never use. This saves 11 MB and a fifth of the time of the node's start."""
     # structlog imports rich, for tracebacks in colors, and a module for greenlets, if they are installed.
     for name in ("rich", "structlog._greenlets"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]

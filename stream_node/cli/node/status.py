@@ -52,7 +52,8 @@ class Check(NamedTuple):
 
     def result(self, text: str, value: float | None, level: int | None = None) -> CheckResult:
         """Returns the result with its performance data: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM (Monitoring Plugins).
-        The value U is unknown, and a limit with a colon is the lowest good value. level: None: the value decides."""
+        U stands for an unknown value, and a limit with a colon is the lowest good value. level: by default, the value
+        is compared with the limits."""
         if value is None:
             return CheckResult(self.name, 3, text, f"{self.name}=U")
         is_beyond = operator.lt if self.name == "free-disk" else operator.gt

@@ -171,7 +171,7 @@ def create(
         raise UsageError(f"there is a token {name!r} already; revoke it, say --replace, or choose another name")
     descriptor = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        # The rules come first: a token without them would have no rights, and would not be shown if they failed.
+        # The rules are written first: if this fails, no token is stored that has no rights and was never shown.
         if where is not None:
             _write_rules(where, name, made, replace)
         text, record = create_token(store, name, now_s, expires_s, replace=replace)

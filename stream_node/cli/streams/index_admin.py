@@ -143,8 +143,8 @@ async def _places(
     start: StartLike | None,
     saved: Mapping[int, SavedPosition],
 ) -> list[tuple[int, int | None]]:
-    """Returns each chosen partition with its new index. partition: None: all. start: None: the position is to be
-    deleted, and the index is None, too. saved: the saved positions by partition."""
+    """Returns each chosen partition with its new index. partition: None: all. start: None to delete the
+    positions; then each index is None, too. saved: the saved positions by partition."""
     if start is None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
         chosen = [partition] if partition is not None else await _chosen(client, stream, None, saved)

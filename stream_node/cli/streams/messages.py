@@ -99,7 +99,7 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 
 
 class MessageInput(NamedTuple):
-    """A message to push. partition: the partition that its input line names, if it does."""
+    """A message to push. partition: None if the input line does not name it."""
 
     data: bytes
     key: bytes | None = None

@@ -192,7 +192,7 @@ class _Pushes:
             return by_partition[partition]
 
         if not as_said:
-            # The first message may take long to arrive, and a wrong name fails at once.
+            # A wrong name fails here, and not when the first message arrives, which may take long.
             await open_publisher(options.partition)
         with self._line as progress, self._going_on:
             async for line in lines:
@@ -232,7 +232,7 @@ class _Pushes:
         push.when_done(count)
 
     def _report(self) -> None:
-        """Prints the number and the indexes of the stored messages by partition; of one if nothing was pushed."""
+        """Prints the number and the indexes of the stored messages by partition; one line if nothing was pushed."""
         seconds = time.monotonic() - self._started_s
         for partition in sorted(self._partitions) or [self._options.partition or 0]:
             counts = self._partitions[partition]
@@ -245,7 +245,7 @@ class _Pushes:
             say(report | {"seconds": round(seconds, 6)}, text)
 
     def _report_unconfirmed(self) -> None:
-        """Prints, for people, the messages that are not stored, or of which this is unknown."""
+        """Prints, for people, which messages are not stored, and which may be stored."""
         for partition, counts in sorted(self._partitions.items()):
             states = ((counts.not_stored, "not stored"), (counts.unknown, "unknown, may be stored or not"))
             for numbers, state in (each for each in states if each[0]):
@@ -256,8 +256,8 @@ class _Pushes:
 
 
 class _PartitionCounts:
-    """The pushes to one partition. not_stored, unknown: their numbers in the whole input, from 1. A message is unknown
-    while it has no answer, and after an error that does not show whether it was stored."""
+    """The pushes to one partition. not_stored, unknown: messages, by their numbers in the whole input, from 1. A
+    message is unknown while it has no answer, and after an error that does not show whether it was stored."""
 
     def __init__(self) -> None:
         self.stored = 0

@@ -149,7 +149,7 @@ def pull(
 
 async def _pull(source: Stream, begin: Any, left: int, is_plain: bool, printer: Printer) -> int | None:
     """Prints up to `left` messages. Returns the next index; None at the end of the stream, or if it is not known.
-    is_plain: by the protocol of the specification, which returns no keys, headers and times."""
+    is_plain: whether to use the protocol of the specification, which returns no keys, headers and times."""
     messages: Sequence[StreamMessage | RichMessage]
     while left > 0:
         if is_plain:
@@ -185,7 +185,7 @@ async def _pull_matching(
 def _write_page(
     messages: Sequence[Any], begin: StartLike, partition: int, printer: Printer, match: Match | None = None
 ) -> None:
-    """Prints the matching messages of a page. begin: where it was asked to begin; 0: the earliest stored message."""
+    """Prints the matching messages of a page. begin: the start that was asked for; 0: the earliest stored message."""
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
         printer.note_hole(partition, *hole)
     try:
@@ -260,8 +260,8 @@ def consume(
     In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
 
-    # PositionReset or StreamRemade. The consumer goes on by itself: at the position that somebody has set, or at the
-    # beginning of the stream that was created again.
+    # The event is a PositionReset or a StreamRemade. The consumer then goes on by itself: at the position that somebody
+    # has set, or at the beginning of the stream that was created again.
     def on_event(event: Exception) -> None:
         tell(str(event))
 

@@ -137,7 +137,7 @@ REASONS = {
 
 
 class OwnerMark(NamedTuple):
-    """How the picture shows an owner. letter: unique for each owner. colour: the number of its colour."""
+    """The mark of an owner in the picture of shards. letter: unique for each owner. colour: a number of a colour."""
 
     letter: str
     colour: int

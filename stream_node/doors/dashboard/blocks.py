@@ -189,7 +189,8 @@ def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[ForkBlo
 
 
 def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
-    """Returns the reorgs: blocks, in order of arrival, heavier than all before them and no child of the heaviest."""
+    """Returns the reorgs. Each begins with a block that is heavier than all before it and no child of the heaviest.
+    blocks: in the order of their arrival."""
     known: dict[bytes, ForkBlock] = {}
     head: ForkBlock | None = None
     turns = []

@@ -95,8 +95,8 @@ class Dashboard:
         known: dict[tuple[str, ...], Trouble] = {}
         reading_s = 0.0
         while True:
-            # A node that has just started has not measured its disk. Reading takes long with many consumers, and must
-            # not keep the node busy.
+            # The first pause also lets a node that has just started measure its disk. With many consumers reading takes
+            # long, so the pauses grow with it.
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * reading_s))
             began_s = trio.current_time()
             try:

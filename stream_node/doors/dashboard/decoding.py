@@ -30,7 +30,7 @@ _KEPT_WHITESPACE = "\n\t"
 
 
 class _NotDecoded(Exception):
-    """The data is not in this form."""
+    """The data does not have the form in which it was decoded."""
 
 
 class Decoded(NamedTuple):

@@ -23,7 +23,7 @@ SAMPLES_MAX = 450
 
 
 class Sample(NamedTuple):
-    """The counters at one time, in seconds since 1970. confirms, commits: the buckets of their `Histogram`."""
+    """The counters at one time. confirms, commits: the counts in the buckets of a latency `Histogram`."""
 
     time_s: float
     pushes: int
@@ -88,7 +88,7 @@ def _point(before: Sample, now: Sample) -> Point:
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
     """Returns the time below which this share of events lies, as Prometheus estimates it; None without events.
-    counts: the events of each bucket, taken as spread evenly in it. All in the last bucket count as its lower bound."""
+    counts: the events of each bucket, taken as spread evenly in it. The last bucket counts as its lower bound."""
     total = sum(counts)
     if not total:
         return None
@@ -155,7 +155,7 @@ class Silence:
         self._rhythms: dict[str, _Rhythm] = {}
 
     def look(self, grown: Iterable[str], closed: Iterable[str], now_s: float) -> None:
-        """Records the streams that got messages since the last sample. Deleted or moved ones (closed) are forgotten."""
+        """Records the streams that got messages since the last sample. closed: deleted or moved streams to forget."""
         for stream in grown:
             rhythm = self._rhythms.get(stream)
             if rhythm is None:
@@ -216,7 +216,7 @@ class MirrorWatch:
             self._found[identity] = _Since(kind, since_s, state)
 
     def find(self, now_s: float) -> list[Trouble]:
-        """Returns the troubles, one for each stream, the worst first."""
+        """Returns the troubles of mirrors, one for each kind and stream, the worst first."""
         worst = list(KINDS.values())
         longest: dict[tuple[TroubleKind, str], _Since] = {}
         # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.

@@ -153,7 +153,7 @@ class Asked(NamedTuple):
         return bisect_right(self.streams, stream) % 2 == 1
 
     def finds(self, *names: str) -> bool:
-        """Whether the search finds one of the names. SQL cannot do that: PostgreSQL has names as bytes."""
+        """Whether one of the names contains the searched text. SQL cannot search: PostgreSQL has names as bytes."""
         return not self.search or self.search.lower() in "\n".join(names).lower()
 
 
@@ -177,7 +177,7 @@ _lag = consumer_lags.subquery("lags")
 
 
 def _largest(*of: ColumnElement[bool]) -> Statement:
-    """Compiles a statement: by stream, the largest lag of the consumers with names from `low` to before `high`."""
+    """Compiles a query for each stream's largest lag among consumers with names from `low` to before `high`."""
     to = to_read.c.client_id
     lags = consumer_lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
     return compiled(select(lags.c.stream_name, func.max(lags.c.lag)).group_by(lags.c.stream_name))
@@ -267,7 +267,8 @@ class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
 
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
-    """A consumer beyond the end of `partitions` partitions, first of `partition`. Former streams do not count."""
+    """A consumer whose positions are beyond the end of `partitions` partitions; `partition` is the first of them.
+    Positions in streams that no longer exist do not count."""
 
     client_id: str
     stream: str

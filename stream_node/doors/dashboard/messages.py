@@ -33,7 +33,7 @@ WAIT_S = 4.0
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row of the list. message: the message's beginning; None if it cannot be read: `decoded` has the reason."""
+    """A row of the list. message: its beginning; None if it cannot be read, and `decoded` has the reason."""
 
     index: int
     message: CutMessage | None
@@ -84,7 +84,7 @@ async def show_messages(page: DashboardPage) -> Response:
 
 
 async def save_messages(page: DashboardPage) -> Response:
-    """Sends the messages with these indexes as a file, which `stream-node push --ndjson` reads."""
+    """Sends the messages with the indexes of the query as a file, which `stream-node push --ndjson` reads."""
     name, number, _ = _place(page)
     indexes = [number_of(each, "indexes") for each in page.get("indexes").split(",")]
     if len(indexes) > ROWS:

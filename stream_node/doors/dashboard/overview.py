@@ -94,7 +94,7 @@ class Overview:
 
     async def troubles(self) -> CurrentTroubles:
         """Returns the troubles of now, or of less than READ_EVERY_S ago.
-        While the database cannot be read, the last known troubles of the consumers stand in."""
+        While the database cannot be read, the troubles of consumers are those that were known last."""
         self._parts.services.trials.again()
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
@@ -160,7 +160,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Look(NamedTuple):
-    """One sample. written: the number of messages ever written, by stream. lags: by consumer and stream."""
+    """One sample for the trends. written: by stream, the messages ever written. lags: by consumer and stream."""
 
     time_s: float
     written: dict[str, int]

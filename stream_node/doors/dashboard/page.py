@@ -92,7 +92,7 @@ class Sessions:
     async def sign_in(self, page: DashboardPage, token: str, now_s: float) -> str:
         """Judges a token. Returns the id of the new session. Raises Problem if the token is refused."""
         identity = (await judge_token(token, page.call.request, self._authenticator)).identity
-        # A new id, so that a cookie that somebody else has put into the browser is worth nothing.
+        # The session gets a new id, so that a cookie that somebody else has put into the browser is worth nothing.
         self._signed_in.pop(page.session, None)
         session = secrets.token_urlsafe(32)
         own = [each for each, signed_in in self._signed_in.items() if signed_in.identity == identity]
@@ -241,7 +241,7 @@ class DashboardPage:
         return render(template, frame | values, status, is_part=self.is_part)
 
     def go(self, path: str, **query: Any) -> Response:
-        """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
+        """Sends the browser to a page, after something was changed. query: with `done`, the change in words."""
         if "done" in query:
             query["seal"] = self._sessions.seal(self.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)

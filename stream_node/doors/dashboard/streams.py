@@ -1,4 +1,4 @@
-"""The pages of streams and of consumers: lists of all, one in detail, and forms that change it."""
+"""The pages of streams and consumers: lists of all, a page for each one, and forms that change a stream or consumer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def show(rates_of: Rates, page: DashboardPage) -> Response:
     async with page.client() as client:
         infos = await listing.list_infos(client, name)
         if not infos:
-            # Raises the error with similar names.
+            # This call raises the error that names similar streams.
             await client.get_stream(name)
             raise StreamNotFound(f"there is no stream {name!r}")
         saved = await listing.permitted(listing.list_saved(client, stream_name=name))

@@ -46,7 +46,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpCall(NamedTuple):
-    """One request. caller: the sender; for an endpoint that `is_open`, as its connection proves it."""
+    """One request. caller: who sent it; at an endpoint that `is_open`, only the connection counts."""
 
     request: Request
     caller: Origin
@@ -151,7 +151,7 @@ class HttpApp:
             if event["type"] == "http.response.start":
                 present = {name.lower() for name, _ in event["headers"]}
                 event["headers"] = [*event["headers"], *(each for each in _ADDED if each[0] not in present)]
-                # First, because a peer that is still sending may lose its answer.
+                # The body is discarded first: a peer that is still sending may lose its answer.
                 await body.discard_some()
                 await readable(event)
                 has_begun = True

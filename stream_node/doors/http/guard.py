@@ -114,7 +114,7 @@ def is_preflight(request: HTTPConnection) -> bool:
 
 
 def readable_send(request: HTTPConnection, send: Send, config: Config) -> Send:
-    """Returns a `send` that adds the headers that let the asking page read the answer, if it may."""
+    """Returns a `send` that adds the headers of CORS, if the page that has sent the request may read the answer."""
     if is_preflight(request) or not _is_allowed(request, config):
         return send
     return partial(_middleware(config.http_origins, ()).send, send=send, request_headers=request.headers)
@@ -136,7 +136,7 @@ def _is_allowed(request: HTTPConnection, config: Config) -> bool:
 
 @lru_cache(maxsize=100)
 def _middleware(origins: tuple[str, ...], methods: tuple[str, ...]) -> CORSMiddleware:
-    """Returns the maker of headers. It wraps no application: only its methods that make headers are used."""
+    """Returns the maker of the CORS headers. It wraps no application: only its methods for headers are used."""
     return CORSMiddleware(
         Response(),
         allow_origins=origins,

@@ -48,7 +48,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpStream:
-    """The bytes of one connection. send_s: how long the peer may take no part of an answer. traffic: without TLS."""
+    """The bytes of one connection. send_s: how long the peer may take no part of an answer. traffic: as without TLS."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
         self._stream = stream
@@ -94,7 +94,7 @@ class HttpStream:
         self._stream.socket.close()
 
     def reset(self) -> None:
-        """Closes the connection so that the peer gets an error, and not an end."""
+        """Closes the connection by a TCP reset, so that the peer does not take it for the end of the answer."""
         with suppress(OSError):
             self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()

@@ -25,8 +25,8 @@ READINGS_SHARE = 4
 
 
 class Readings:
-    """Lets requests read their pages in turn, so that together they stay below the share of the memory.
-    Invariant: `size_bytes` is at most the share, or there is one reading."""
+    """The pages that all requests read at present. A request waits until its page fits into their share of the memory.
+    Invariant: `size_bytes` is at most this share (1/READINGS_SHARE), or only one page is being read."""
 
     def __init__(self, memory: PeerMemory) -> None:
         self._memory = memory
@@ -53,8 +53,8 @@ class RequestMemory:
     def __init__(
         self, usages: Usages, holdings: Holdings, key: str, readings: Readings, bodies: Counter[str], *, page_bytes: int
     ) -> None:
-        """holdings: of the connection. key: its party (`party_key`). bodies: the held bytes of bodies of each party
-        that holds some. page_bytes: the usual size of a page."""
+        """holdings: those of the connection. key: its party (`party_key`). bodies: by party, the held bytes of bodies.
+        page_bytes: the usual size of a page."""
         self._readings = readings
         self.page_bytes = page_bytes
         self._usages = usages

@@ -1,6 +1,6 @@
 """Reads messages for an answer over HTTP, after the memory for them is counted.
 The size of a message is known only after reading. So before a page that is large, waits, or belongs to a partition
-elsewhere, the first message is pulled without its data; a wait for it holds nothing."""
+elsewhere, the first message is pulled without its data. A request that waits for this message holds no memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max:
 async def pull_counted(
     memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0
 ) -> Page:
-    """Returns a page as `Stream.pull_page` does. Its bytes stay counted until `memory` makes something else."""
+    """Returns a page as `Stream.pull_page` does. Its bytes stay counted in `memory` as `made_bytes`."""
     memory.note(made_bytes=0)
     # Nearly every page has the usual size, and is read at once if the worker of the partition is here.
     if isinstance(stream, InsideStream):

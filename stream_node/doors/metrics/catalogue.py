@@ -173,14 +173,14 @@ _histograms = Part(lambda s: s.parts.runner.writer)
 
 
 def _count(snapshot: Snapshot) -> Values:
-    """Returns the number of troubles of each kind, also of the kinds without any; None if nobody knows them."""
+    """Returns the number of troubles of each kind, also of the kinds without any; None if the troubles are unknown."""
     if snapshot.troubles is None:
         return None
     return {str(kind): float(len(snapshot.troubles.by_kind.get(kind, ()))) for kind in TROUBLE_KINDS}
 
 
 def _lasting(snapshot: Snapshot, kind: TroubleKind) -> dict[tuple[str, ...], float]:
-    """Returns how long each trouble of one kind lasts, by its subject: the longest, and the next longest as OTHERS."""
+    """Returns how long each trouble of one kind lasts, by its subject. The longest one without a name is OTHERS."""
     troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
     names_max = snapshot.parts.config.metrics_names_max
     found = {trouble.subject: trouble.lasts_s for trouble in troubles[:names_max]}
@@ -429,7 +429,7 @@ _reference_node = _part(lambda blocks: None if blocks.grpc is None else blocks.n
 
 
 def _of_backfill(field: str, name: str, kind: str, text: str) -> Metric:
-    """Returns a metric of backfill. A counter has no type: its name is not one that Prometheus expects of a counter."""
+    """Returns a metric of backfill. A counter is `untyped`, because its name does not end in `_total`."""
 
     def read(backfill: BackfillStatistics) -> Values:
         found = getattr(backfill if hasattr(backfill, field) else backfill.counters, field)

@@ -70,7 +70,8 @@ def _peer(each: StoredMember, view: ClusterView, lives: bool, silent_s: float) -
 
 class ShardServices(Protocol):
     async def open_shards(self, shards: Sequence[int], serve: Callable[[], None]) -> None:
-        """Starts the workers of the streams of shards whose routes are clear. Raises StorageError.
+        """Starts the workers of the streams of shards of which no message is under way to an earlier owner. Raises
+        StorageError.
         serve: called at once after their start, before any message comes."""
         ...
 
@@ -196,7 +197,7 @@ class ClusterMember:
         return self._machine.lives(self.router.view, name)
 
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None:
-        """Makes a member give its shards away, or take shards again."""
+        """Makes a member give its shards away, or take shards again. on_done: gets the error of the write, if any."""
 
         def done(operation: Do[tuple[None, ClusterView]]) -> None:
             if operation.error is None:
@@ -321,7 +322,7 @@ class ClusterMember:
 
 
 def _is_final(error: StorageError) -> bool:
-    """Whether this process can write no more. It must end and start again as a new member."""
+    """Whether this process can write no more. Then it must end, and start again as a new member."""
     return error.fatal or isinstance(error, StorageClosed)
 
 
@@ -365,7 +366,7 @@ class FixedMember:
         self._wake.set()
 
     def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
-        """Calls `on_read` at once: nothing ever changes."""
+        """Calls `on_read` at once: the owners of the shards never change."""
         on_read()
 
     def lives(self, name: str) -> bool:

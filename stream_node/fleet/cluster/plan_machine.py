@@ -20,7 +20,7 @@ class MemberPlan(NamedTuple):
     """The next steps of this member."""
 
     take: list[tuple[int, str]]  # the shards that it takes, each with its owner before
-    fences: dict[str, str]  # the tokens of the dead owners among these
+    fences: dict[str, str]  # by name, the tokens of the dead ones among the owners before
     give: dict[str, list[int]]  # the shards that it gives away, by the name of the member that gets them
 
 
@@ -64,7 +64,7 @@ class PlanMachine:
         return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
 
     def plan(self, view: ClusterView) -> MemberPlan:
-        """Decides what to do. The view is the one that was noted last."""
+        """Decides the next steps. view: the one that was noted last."""
         living = [name for name in view.members if self.lives(view, name)]
         # If all members that live are to give their shards away, they keep the shards.
         members = [name for name in living if not view.members[name].leaves] or living

@@ -84,7 +84,7 @@ class Nothing(msgspec.Struct, frozen=True):
 
 # type Mark struct { id: u64, shard: uint }
 class Mark(msgspec.Struct, frozen=True):
-    """A message that the owner of a shard sends back. Then all messages before it have arrived at the owner."""
+    """A message that the owner of a shard sends back when all messages before it have arrived."""
 
     id: bare.U64
     shard: bare.UInt
@@ -124,7 +124,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 # type DrainRequest struct { request_id: uint, name: string, leaves: bool }
 class DrainRequest(msgspec.Struct, frozen=True):
-    """An operator's request about one member."""
+    """An operator's request that a member gives its shards away, or takes shards again."""
 
     request_id: bare.UInt
     name: str

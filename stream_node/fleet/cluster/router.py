@@ -95,7 +95,7 @@ class Held:
         # Messages from other members, and those that waited for workers which have stopped. They go first: some may
         # have come from this member's own clients, before those that are in `own`.
         self.passed_on = Mailbox()
-        self.own = Mailbox()  # messages that the clients of this member have sent since
+        self.own = Mailbox()  # messages that the clients of this member have sent after those
         self.since_s = 0.0  # since when some message waits, on trio's clock
 
     def __len__(self) -> int:
@@ -233,7 +233,7 @@ class Router:
 
     @property
     def owes_answers(self) -> bool:
-        """Whether another member, whose connection is there, waits for the answer to a message that was passed on."""
+        """Whether a member whose connection is open waits for the answer to a message that was passed on."""
         return any(self.node.is_registered(route[0]) for route in self.passed_on)
 
     def clear(self, shards: Iterable[int]) -> list[int]:

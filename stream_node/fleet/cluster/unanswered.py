@@ -24,7 +24,7 @@ ROUTES_MIN = 1_024
 
 
 class _OpenRequests:
-    """The open requests of one return route."""
+    """The requests of one return route that have no answer yet."""
 
     __slots__ = ("count", "lost", "opens_session")
 

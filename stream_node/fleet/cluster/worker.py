@@ -68,7 +68,7 @@ class ClusterWorker(Worker):
 
     def _link(self, message: Message) -> None:
         """Answers the first message of a connection that another member seems to have made. Anybody can send it, so
-        such messages cause at most one read of the tables in LINK_READ_S, and one waits for each connection."""
+        such messages cause at most one read of the tables in LINK_READ_S, and one message of a connection waits."""
         # Everything that a stranger chooses has a bound.
         request = LINK.decode_request(message.payload)
         if not message.return_route or message.origin.kind == "local":

@@ -69,8 +69,8 @@ class Followers:
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
-        fences: its row in the table of mirrors if it has to fence its former source. The former source is asked, too:
-        it can have taken the place of this stream in turn."""
+        fences: the partition's row in the table of mirrors if it has to fence a former source, which is asked, too: the
+        source can have taken the place of this stream in turn."""
         # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
         mirrors = list(self._heard_us.get(identity, ()))
@@ -85,8 +85,8 @@ class Followers:
             if fences is not None:
                 self._role_changed(identity, fences)
             return
-        # Before the node reads from its connections: no push is stored from now on, since it would be lost if another
-        # node is the primary. Everything else is served.
+        # The node reads nothing from its connections yet. From now on this stream stores no push: the push would be
+        # lost if another node is the primary. All other requests are served.
         nodes = ", ".join(sorted({mirror.address for mirror in mirrors}))
         self._directory.hold(
             identity,
@@ -165,7 +165,7 @@ class Followers:
         except (MirrorError, StorageError) as error:
             logger.warning("mirror_not_asked", stream=name, reason=str(error))
         except Exception as error:
-            # A mistake of this program. The stream takes pushes again, and the node goes on.
+            # This is a mistake of this program. The stream takes pushes again, and the node goes on.
             logger.error("mirror_task_failed", task=f"asking {identity}", exc_info=error)
         finally:
             self._directory.hold(identity, None)

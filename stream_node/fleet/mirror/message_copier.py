@@ -249,7 +249,7 @@ class MessageCopier:
 
     async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
         """Finds the messages that the source does not have. If there are any, sets them aside or raises Parted.
-        differs_at: an index where both have different messages although the histories agree."""
+        differs_at: an index where mirror and source have different messages although their histories agree."""
         history = await self._stream.get_history()
         bounds = self._stream.bounds
         # A source that is a mirror itself may be behind. A primary that is behind has lost messages.

@@ -149,8 +149,8 @@ class LocalStream:
     async def change(
         self, work: Callable[[Session, AnyChange], T], look: Callable[[], None] = lambda: None
     ) -> StreamChange[T]:
-        """Makes one change, and returns its operation. Raises StorageError, MirrorError: the change may have been made.
-        work: makes the change. look: called right before the change begins."""
+        """Makes one change, and returns its operation. After a StorageError or a MirrorError, the change may have been
+        made all the same. work: makes the change. look: called right before the change begins."""
         made: list[StreamChange[T]] = []
         ended = trio.Event()
 
@@ -216,7 +216,7 @@ class Mirror:
         return row is not None and row.role in roles
 
     def _find_row(self) -> MirrorRow | None:
-        """Returns the present row. A stream that is being made again or deleted has none."""
+        """Returns the stream's row in the table of mirrors. None without one, or while the stream is deleted."""
         with suppress(MirrorError):
             return self.stream.bounds.mirror
         return None
@@ -243,7 +243,7 @@ class Mirror:
         self.condition, self.reason = condition, reason
 
     def find_state(self) -> MirrorState | None:
-        """Returns the present state; None for a stream without a row."""
+        """Returns the present state; None if the stream has no row in the table of mirrors."""
         row = self._find_row()
         return None if row is None else self.state(row)
 

@@ -82,9 +82,9 @@ class Begun(msgspec.Struct):
     ids: set[int]  # the ids of the requests that wait for it
     is_resumed: bool = False  # whether an earlier run of the node has begun it
     is_noted: bool = False  # whether all partitions are stored as being promoted
-    takes: bool = False  # whether a partition of this node may be a primary, so that it cannot be undone
+    takes: bool = False  # whether a partition of this node may be a primary, so that the promotion cannot be undone
     is_known: bool = False  # whether its result can be reported
-    # Why it failed. Then the source gets its role back, which may end after `is_known`.
+    # Why the promotion failed. Then the source gets its role back, which may end after `is_known` is set.
     failure: MirrorError | StorageError | ProtocolError | None = None
     has_ended: bool = False  # whether nothing is left to be done
 

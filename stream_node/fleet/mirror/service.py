@@ -43,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: its identity. asks: whether it has changed nothing, and may be ended."""
+    """A request that is being served. party: its identity. asks: it has changed nothing yet, so it may be ended."""
 
     def __init__(self, party: str) -> None:
         self.party = party

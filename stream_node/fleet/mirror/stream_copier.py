@@ -99,7 +99,7 @@ class StreamCopier:
         fences: list[StoredFence] = []
         index_service = local(INDEX_ADDRESSES[0])
         after: PositionKey | None = None
-        # Positions first, page by page.
+        # The positions come first, page by page.
         while True:
             request = PositionsRequest(0, self._row.source_name, None, after, PAGE)
             page, more = await self._list_positions(remote, request)
@@ -109,7 +109,7 @@ class StreamCopier:
             last = page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         after = None
-        # Fences then: a consumer that was fenced at the source stays fenced after a promotion.
+        # The fences come second: a consumer that was fenced at the source stays fenced after a promotion.
         while True:
             found = await remote.ask(index_service, FENCES, FencesRequest(0, self._row.source_name, after, PAGE))
             fences += found.fences
@@ -117,8 +117,8 @@ class StreamCopier:
             if after is None:
                 break
         if positions or fences:
-            # Not before the answers: the source may have got other messages meanwhile. By its creation time, a position
-            # is known to belong to this incarnation of the stream.
+            # This is checked after the answers, because the source may have got other messages before them. A position
+            # belongs to the stream only if it was saved under the same creation time.
             through = remote.connection if of_connection else None
             created = {info.partition: info.created_us for info in infos if self._has_same(info.partition, through)}
             # Both are stored in one transaction, so no consumer has a position without its fence.
@@ -150,7 +150,7 @@ class StreamCopier:
 
     def _has_same(self, partition: int, connection: Address | None) -> bool:
         """Returns whether a partition has the messages of its source (`agrees`). Otherwise the positions of the source
-        would make consumers skip messages that are only here, and its retention could delete them."""
+        could make consumers skip messages that only the mirror has, and its retention could delete such messages."""
         worker = self._find_worker(partition)
         # After a crash, a worker does not know its stream yet.
         if worker is None or not worker.bounds.stream_id:

@@ -194,8 +194,8 @@ class MirrorTasks:
         now = await mirror.change_source(remote)
         address, history = self.get_own_address(), await mirror.stream.get_history()
         if now.role is Role.MIRROR and (now.source, now.stream_name) == (address, name):
-            # A planned promotion has made it a mirror, without leave to move messages aside. If the promotion was
-            # forced then, the former source can have messages that this node lacks.
+            # The former source is a mirror already, by a planned promotion, which moves no messages aside. If a forced
+            # promotion ended the planned one, the former source can have messages that this node lacks.
             ends = [after.first_index for entry, after in pairwise(history) if entry.entry_id == now.entry_id]
             if not ends or now.next_index <= ends[0]:
                 return
@@ -324,7 +324,7 @@ class Passing(Worker):
         return kept
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns NOTHING for a message of a source to which pushes were passed on, and otherwise None."""
+        """Returns NOTHING, so no right is needed, for messages of a source that got passed-on pushes; else None."""
         return NOTHING if message.origin.peer in self._senders else None
 
     def handle(self, message: Message) -> None:

@@ -101,7 +101,7 @@ class NodeAccess:
         self._seen = state_of(file)
 
     async def watch(self) -> None:
-        """Reads the rules again when their file has changed. Each second, the audit log gets the repeated refusals."""
+        """Reads the rules again when their file has changed. Writes repeated refusals to the audit log each second."""
         ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)

@@ -64,7 +64,7 @@ def token_file(data_dir: str) -> Path:
 
 
 class _Open:
-    """Lets every peer send messages to a worker: late authentications, and the answers of other nodes to tokens."""
+    """Lets every peer send to the workers of this kind: late authentications, and answers of other nodes to tokens."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING

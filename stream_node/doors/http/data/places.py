@@ -131,8 +131,8 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns the partitions as `find_partitions` does, from a list that is remembered until any is added or
-    removed; so the indexes can be old. Without the right, or in a node that shares its streams, the list is new."""
+    """Returns the partitions as `find_partitions` does, but from a list that the node remembers until a partition is
+    added or removed, so its indexes can be old. Without the right, or with several processes, the list is new."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
     known = call.clients.known_partitions(call.parts.services.directory.changes)

@@ -230,7 +230,7 @@ async def follow(
 
 
 class _Follow(StreamingResponse):
-    """An answer of events. Its end closes the generator of the events, even if that was never read."""
+    """An answer of events. Its end closes the generator of the events, even if no event was read."""
 
     def __init__(self, events: AsyncGenerator[bytes], headers: dict[str, str]) -> None:
         super().__init__(events, headers=headers, media_type=EVENTS)

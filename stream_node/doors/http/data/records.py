@@ -200,7 +200,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class PageMessages(NamedTuple):
-    """The messages of a page. first_index, next_index: the partition's. resume_index: where the next page begins."""
+    """The messages of a page. first_index, next_index: of the partition. resume_index: where the next page begins."""
 
     messages: Sequence[RichMessage | Damaged]
     first_index: int
