@@ -133,7 +133,6 @@ class ClientConnection:
         "_taken",
         "closed",
         "framing",
-        "is_up",
         "on_channel",
         "on_outgoing",
         "outgoing_bytes",

@@ -19,7 +19,7 @@ P = TypeVar("P", bound=Push)
 
 class TracedPushQueue(PushQueue):
     """A push queue with the open spans of its pushes, by request id. Pushes whose trace is not sampled have no span.
-    Without a connection, `_trace_header` is empty."""
+    `_trace_header` begins the frames of the notices; it is empty before the first connection."""
 
     _tracing: Tracing
     _trace_name: str
