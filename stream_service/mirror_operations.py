@@ -1,5 +1,5 @@
 """The storage operations that change a stream as a whole: those of mirrors, those that change the role of a stream, by
-the table of `stream_service.role_machine`, and those of `node/stream_append/1` and `node/stream_copy/1`.
+the table of `stream_service.role_machine`, and that of `node/stream_append/1`.
 
 `workers.stream.StreamWorker.change` runs those that take a StreamChange. Each of them is one transaction, so a mirror
 that is killed goes on where its last transaction ended. After a rollback a function can be called again.
@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from stream_service import mirror_rows, stored
-from stream_service.appending import AppendRequest, AppendStatus, CopyRequest
+from stream_service.appending import AppendRequest, AppendStatus
 from stream_service.extensions import encode_beside
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, BePrimary
@@ -313,23 +313,3 @@ def _decide_append(session: Session, stream_id: int, request: AppendRequest) -> 
     if session.log.get_stream(stream_id).next_index != request.expected:
         return AppendStatus.CONFLICT
     return AppendStatus.OK
-
-
-def store_copy(
-    session: Session, change: AnyChange, request: CopyRequest, *, begins: bool, last_us: int, now_us: int
-) -> None:
-    """Stores messages that are copied from another stream.
-
-    begins: whether the stream was never written to, and begins at the first copied message instead of at index 0.
-    last_us: the time of the message before the copy, in microseconds since 1970.
-    """
-    if begins:
-        session.log.begin_at(change.stream_id, request.index)
-    records: list[Record] = []
-    for index, message in enumerate(request.messages, request.index):
-        # Searching by time and retention by age need times that never decrease. A time in the future, from a wrong
-        # clock elsewhere, would force its value on all later messages, so it is lowered to the present time.
-        last_us = max(last_us, min(message.time_us, now_us))
-        records.append((index, message.data, last_us, message.key, encode_beside(message.headers)))
-    change.appended = timed_appends(change.stream_id, records)
-    session.log.append(change.appended)

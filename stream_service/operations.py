@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from stream_service import stored
-from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
+from stream_service.appending import CopyRequest
+from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo, encode_beside
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import StoredStream
-from stream_storage.contract import Operation, Record, Session, StreamRecord
+from stream_storage.contract import Operation, Record, Session, StreamRecord, timed_appends
 from stream_storage.errors import StorageError
 from stream_storage.history import ensure_history
 from stream_storage.stream_rows import INDEX_MAX
@@ -173,6 +174,45 @@ def truncate_step(
         forget_old(session, stream_id, end, times.forget_us)
     deleted = session.log.truncate_before(stream_id, end)
     return deleted, session.log.get_stream(stream_id)
+
+
+class StoreCopy(Operation):
+    """Stores messages that are copied from another stream.
+
+    begins: whether the stream was never written to, and begins at the first copied message instead of at 0.
+    last_time_us: the time of the message before the copy, then of the last copied one, in microseconds since 1970.
+    """
+
+    __slots__ = ("appends", "begins", "last_time_us")
+
+    def __init__(
+        self,
+        request: CopyRequest,
+        stream_id: int,
+        *,
+        begins: bool,
+        last_time_us: int,
+        now_us: int,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.begins = begins
+        self.last_time_us = last_time_us
+        records: list[Record] = []
+        for index, message in enumerate(request.messages, request.index):
+            # Searching by time and retention by age need times that never decrease. A time in the future, from a wrong
+            # clock elsewhere, would force its value on all later messages, so it is lowered to the present time.
+            self.last_time_us = max(self.last_time_us, min(message.time_us, now_us))
+            records.append((index, message.data, self.last_time_us, message.key, encode_beside(message.headers)))
+        self.appends = timed_appends(stream_id, records)
+
+    def apply(self, session: Session) -> None:
+        if self.begins:
+            session.log.begin_at(self.appends[0].stream_id, self.appends[0].first_index)
+        session.log.append(self.appends)
+
+    def row_count(self) -> int:
+        return sum(append.row_count() for append in self.appends)
 
 
 def data_bytes(records: Sequence[Record]) -> int:

@@ -24,14 +24,16 @@ from stream_service.appending import (
     COPY,
     AppendResponse,
     AppendStatus,
+    CopyRequest,
     CopyResponse,
     read_append,
     read_copy,
 )
 from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome
-from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_copy, store_role
+from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_role
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
+from stream_service.operations import StoreCopy
 from stream_service.protocol import PUSH
 from stream_service.publisher_rows import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
@@ -50,6 +52,7 @@ from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import (
     CHANGING,
+    COPYING,
     LOADING,
     SERVING,
     STAGED_MESSAGES_MAX,
@@ -352,11 +355,13 @@ class StreamWorker(ReadableStream):
             self.context.send_run(pushes.refused(self._route, failure))
         else:
             self._refuse(pushes, failure)
-        # Another part of the program has written to the stream, and no write of this worker is in doubt.
-        is_foreign = isinstance(error, IndexConflict) and not self._end_in_doubt
-        self._end_failed(error, restarts=is_foreign)
+        self._end_failed(error, restarts=self._is_foreign(error))
 
-    # The end of every write that has failed: an append or a change
+    # The end of every write that has failed: an append, a copy or a change
+
+    def _is_foreign(self, error: StorageError) -> bool:
+        """Whether another part of the program has written to the stream, and no write of this worker is in doubt."""
+        return isinstance(error, IndexConflict) and not self._end_in_doubt
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:
         """Goes on after a failed write, which the caller has answered and ended in the machine.
@@ -432,39 +437,61 @@ class StreamWorker(ReadableStream):
     # Copies
 
     def copy(self, message: Message) -> bool:
-        request, bounds = read_copy(message.payload, self._services.limits), self._bounds
-        if bounds.refusal is not None:
-            raise ProtocolError(bounds.refusal)
+        copy = read_copy(message.payload, self._services.limits)
+        if self._bounds.refusal is not None:
+            raise ProtocolError(self._bounds.refusal)
         if self._gathered.messages:
             # The pushes before the copy must get their indexes first.
             return False
+        self._send_answers_behind()
+        machine = self._machine
         # The client asks again with the right index. Storing at another index would change the indexes of the messages.
-        if bounds.next_index and request.index != bounds.next_index:
-            self._send_answers_behind()
-            response = CopyResponse(request.request_id, stored=False, next_index=bounds.next_index)
-            self.reply(message, COPY.encode_response(response))
+        if not machine.can_copy(copy.index):
+            self.context.send(self._copy_answer(message, copy, stored=False))
             return True
-        refusal = self._services.counters.find_no_room([each.data for each in request.messages])
+        refusal = self._services.counters.find_no_room([each.data for each in copy.messages])
         if refusal is not None:
             self._refuse_copy(message, refusal)
             return True
+        machine.begin(COPYING)
+        if self._pulls is not None:
+            self._pulls.hold()
+        times = {"last_time_us": machine.last_time_us, "now_us": self._services.now_us()}
+        begins = machine.begins_with(copy.index)
+        done = self.context.guard(partial(self._copied, message, copy))
+        self._services.storage.submit_write(
+            StoreCopy(copy, self._bounds.stream_id, begins=begins, **times, on_done=done)
+        )
+        return True
 
-        def copied(operation: StreamChange[None]) -> None:
-            if operation.error is not None or operation.record is None:
-                self._refuse_copy(message, str(operation.error))
-                return
-            response = CopyResponse(request.request_id, stored=True, next_index=operation.record.next_index)
-            self.reply(message, COPY.encode_response(response))
-
-        begins = bounds.next_index == 0 != request.index
-        last_us, now_us = self._machine.last_time_us, self._services.now_us()
-        work = partial(store_copy, request=request, begins=begins, last_us=last_us, now_us=now_us)
-        return self.change(work, copied)
+    def _copied(self, message: Message, copy: CopyRequest, operation: StoreCopy) -> None:
+        error = operation.error
+        if error is not None:
+            self._machine.end_copy(copy.index, 0, 0)
+            restarts = self._is_foreign(error)
+            if restarts:
+                # A restart forgets the late answers.
+                self.reply(message, failed_payload(str(error)))
+            else:
+                self._refuse_copy(message, str(error))
+            self._end_failed(error, restarts=restarts)
+            return
+        self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
+        # The copied messages are not in the tail, and a tail must not have gaps.
+        self._tail.clear()
+        if self._pulls is not None:
+            self._pulls.wake()
+        self.context.send(self._copy_answer(message, copy, stored=True))
+        self._settle()
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
         self._refuse_later(message, reason)
+
+    def _copy_answer(self, message: Message, copy: CopyRequest, *, stored: bool) -> Message:
+        response = CopyResponse(copy.request_id, stored, self._bounds.next_index)
+        return reply_to(message, self.context.address, COPY.encode_response(response))
 
     # Changes of the whole stream
 
@@ -582,7 +609,11 @@ class StreamWorker(ReadableStream):
                 # The disk is not the reason if the stream is deleted, or is read again.
                 if not isinstance(error, IndexConflict | UnknownStreamId):
                     counters.not_stored(len(data), data_bytes, str(error))
-                self._refuse_later(message, str(error))
+                if isinstance(error, IndexConflict) or (error is not None and error.in_doubt):
+                    # The worker restarts, which forgets the late answers.
+                    self.reply(message, failed_payload(str(error)))
+                else:
+                    self._refuse_later(message, str(error))
                 return
             if operation.result is AppendStatus.OK:
                 counters.stored(len(data), time.perf_counter() - arrived_s)

@@ -1,7 +1,7 @@
 """StreamMachine: decides the next index and time of one stream-partition, and which messages wait. It does no I/O.
 
-At most one activity is under way at a time: opening the stream, an append, a change of the whole stream, or loading
-the sequence numbers of publishers. Meanwhile, messages wait in three places and keep their order:
+At most one activity is under way at a time: opening the stream, an append, a copy, a change of the whole stream, or
+loading the sequence numbers of publishers. Meanwhile, messages wait in three places and keep their order:
 
     staged    plain pushes, already decoded for the next append; only while a large append is under way
     held      the first message that cannot be staged, and all later messages that came with it
@@ -37,13 +37,14 @@ class StreamActivity(enum.IntEnum):
     SERVING = enum.auto()  # no activity is under way
     APPENDING = enum.auto()  # a small append is being committed
     STAGING = enum.auto()  # a large append is being committed, and plain pushes are decoded for the next one
-    CHANGING = enum.auto()  # a `StreamChange` is being committed, for example a copy or a change of the role
+    COPYING = enum.auto()  # copied messages are being committed
+    CHANGING = enum.auto()  # a `StreamChange` is being committed, for example a change of the role
     LOADING = enum.auto()  # the sequence numbers of publishers are being read
     CLOSED = enum.auto()  # the worker has stopped
 
 
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
-OPENING, SERVING, APPENDING, STAGING, CHANGING, LOADING, CLOSED = StreamActivity
+OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = StreamActivity
 
 
 class AppendStart(NamedTuple):
@@ -144,6 +145,22 @@ class StreamMachine:
         if not stored and place is not None and place.falls_from_us is not None:
             # The place with the lower time was not recorded either, so the next append has to record it.
             self.last_time_us = place.falls_from_us
+
+    def can_copy(self, index: int) -> bool:
+        """Whether a copy may begin at this index: at the next one, or anywhere in a stream never written to."""
+        return index == self.bounds.next_index or self.begins_with(index)
+
+    def begins_with(self, index: int) -> bool:
+        """Whether a copy at this index moves the beginning of a stream that was never written to."""
+        return self.bounds.next_index == 0 != index
+
+    def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
+        """Ends a copy that began at this index. stored: the number of its messages; 0: it failed."""
+        self.end(COPYING)
+        if stored:
+            first_index = index if self.begins_with(index) else self.bounds.first_index
+            self.bounds.move(first_index, index + stored)
+            self.last_time_us = last_time_us
 
     def end_change(self, record: StreamRecord | None, last_time_us: int) -> None:
         """Ends a change. record: the row of the stream after it; None: it has failed."""

@@ -14,7 +14,10 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import PushNotStored, PushUnknown, connect
+from stream_service.appending import APPEND, COPY, AppendedMessage, AppendRequest, CopiedMessage, CopyRequest
+from stream_service.extensions import RICH_PULL, FromIndex, RichPull
 from tests.stream_storage.postgres.failover import Pair
+from tests.support.rich import data_of, info, push, refusal
 from tests.support.served import PATIENCE_S, served
 
 
@@ -110,3 +113,28 @@ async def test_an_idempotent_publisher_stores_each_message_once_through_the_doub
         found = [message.data for message in await stream.pull(0, limit=100_000)]
         assert [data for data in found if data != b"other"] == messages
         assert [found[push.result()] for push in pushes] == messages
+
+
+@pytest.mark.parametrize("kind", ["copy", "append"])
+async def test_a_copy_or_an_append_in_doubt_is_answered(pair: Pair, tmp_path: Path, kind: str) -> None:
+    """A copy in doubt restarts nothing, either: a pull that waits gets its message once that is known to be stored."""
+    assert pair.standby is not None
+    settings = {"database_wait_s": 0.5, "database_call_s": 0.5, "error_delay_s": 0.05}
+    async with served(tmp_path, database=pair.primary.url, **settings) as server:
+        peer, waiting = await server.peer(), await server.peer()
+        route = await peer.create("s")
+        assert (await push(peer, route, b"first")).index == 0
+        await waiting.send(route, RICH_PULL.encode_request(RichPull(1, FromIndex(1), 100, 60_000)))
+        assert (await info(waiting, route)).next_index == 1, "the pull has come"
+        pair.standby.kill()
+        if kind == "copy":
+            reason = await refusal(peer, route, COPY, CopyRequest(1, 1, [CopiedMessage(1, None, [], b"doubtful")]))
+        else:
+            appended = AppendRequest(1, 1, None, [AppendedMessage(None, [], b"doubtful")])
+            reason = await refusal(peer, route, APPEND, appended)
+        assert "waits for a standby" in reason
+        await trio.to_thread.run_sync(pair.standby.start)
+        if kind == "copy":
+            answer = await waiting.receive(PATIENCE_S)
+            assert data_of(RICH_PULL.decode_response(answer.payload)) == [b"doubtful"]
+            assert server.statistics().node.restarts == 0

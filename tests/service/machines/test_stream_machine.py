@@ -22,6 +22,7 @@ from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_machine import (
     CHANGING,
     CLOSED,
+    COPYING,
     LOADING,
     SERVING,
     STAGING,
@@ -66,7 +67,7 @@ def opened(next_index: int = 0, last_time_us: int = 0) -> StreamMachine:
     return machine
 
 
-@pytest.mark.parametrize("activity", [CHANGING, LOADING])
+@pytest.mark.parametrize("activity", [COPYING, CHANGING, LOADING])
 def test_two_things_at_once_are_a_mistake_of_ours(activity: StreamActivity) -> None:
     machine = opened()
     machine.begin_append(1, now_us=1)
@@ -91,6 +92,28 @@ def test_times_fall_only_where_the_clock_was_wrong_and_each_fall_is_told_until_i
             # A time that was given out is not taken back; that of a fall is, since the log has not noted the place.
             on_disk[-1] = machine.last_time_us
     assert machine.bounds.next_index == sum(stored[: len(clock_us)]) + max(0, len(clock_us) - len(stored))
+
+
+@pytest.mark.parametrize(
+    ("next_index", "index", "may"), [(0, 0, True), (0, 7, True), (3, 3, True), (3, 2, False), (3, 4, False)]
+)
+def test_a_copy_begins_at_the_end_or_anywhere_in_a_stream_never_written_to(
+    next_index: int, index: int, may: bool
+) -> None:
+    machine = opened(next_index)
+    assert machine.can_copy(index) is may
+    if may:
+        machine.begin(COPYING)
+        machine.end_copy(index, 5, 99)
+        first = index if next_index == 0 else 0
+        assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (first, index + 5, 99)
+
+
+def test_a_copy_that_fails_changes_nothing() -> None:
+    machine = opened(0, last_time_us=8)
+    machine.begin(COPYING)
+    machine.end_copy(7, 0, 0)
+    assert (machine.bounds.first_index, machine.bounds.next_index, machine.last_time_us) == (0, 0, 8)
 
 
 def record(first_index: int, next_index: int) -> StreamRecord:
@@ -176,9 +199,15 @@ class AnyOrder(RuleBasedStateMachine):
         self._machine.stage(messages, messages)
 
     @precondition(lambda self: self._machine.state is SERVING)
-    @rule(activity=st.sampled_from([CHANGING, LOADING]))
+    @rule(activity=st.sampled_from([COPYING, CHANGING, LOADING]))
     def begin(self, activity: StreamActivity) -> None:
         self._machine.begin(activity)
+
+    @precondition(lambda self: self._machine.state is COPYING)
+    @rule(messages=st.integers(0, 9))
+    def end_copy(self, messages: int) -> None:
+        self._machine.end_copy(self._stored, messages, self._machine.last_time_us)
+        self._stored += messages
 
     @precondition(lambda self: self._machine.state is CHANGING)
     @rule(cut=st.integers(0, 3), fails=st.booleans())
