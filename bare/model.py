@@ -330,7 +330,7 @@ def shape_of(root: BareType) -> Shape:
 
 
 def _least(node: BareType, below: list[float]) -> float:
-    """Returns the size of the smallest value of a type. below: those of its parts; infinite if not known yet."""
+    """Returns the size of the smallest value of a type. below: the sizes for its parts; infinite if unknown."""
     match node:
         case FixedIntType(size=size) | FloatType(size=size):
             return size

@@ -77,8 +77,8 @@ def copy_positions(
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older position of the same consumer, even one with a higher index: an operator may have set
-    the position back. A position beyond the messages of this node is stored as their end, until they are here: this
-    node may get other messages there. A fence is never lowered.
+    the position back. A position beyond the last message of this node is stored as the index after that message, until
+    further messages are copied: this node may get other messages there. A fence is never lowered.
 
     created: the creation time of each partition of the source whose messages this node has, in microseconds since 1970.
         Every other partition of this node keeps its positions and fences, because the source has other messages there.

@@ -130,7 +130,7 @@ class LeaseGroups:
         self._use(key, party, go, on_done)
 
     def has_news(self, request: LeaseRequest) -> bool:
-        """Whether a waiting request should be answered now. A group that left the memory has news."""
+        """Whether a waiting request should be answered now; also true if its group is no longer in memory."""
         group = self._groups.get((request.client_id, request.stream_name))
         return group is None or group.machine is None or group.machine.has_news(request)
 
@@ -179,8 +179,8 @@ class LeaseGroups:
         """Removes members of these groups that have not renewed their leases in time. Removes groups without members,
         except `spared`, for which a request is being served.
 
-        for_room: removes them at once. Otherwise a group stays for the time to live after its last request: a member
-            that is being connected again may still save with the leases that it had.
+        for_room: whether such groups are removed at once. Otherwise a group stays for the time to live after its last
+            request: a member that is being connected again may still save with the leases that it had.
         """
         now_s = self._monotonic_s()
         for key in keys:

@@ -157,8 +157,8 @@ class StreamListing(Listing[StreamInfo]):
 
 
 class PositionListing(Listing[SavedPosition]):
-    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition:
-    `MarkedPosition` objects, which have the incarnation of the stream; from an older node `SavedPosition`."""
+    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition. The items
+    are `MarkedPosition` objects, which name the incarnation of the stream; an older node lists `SavedPosition`s."""
 
     def __init__(self, session: ClientSession, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)

@@ -34,10 +34,12 @@ PARTITIONS_MAX = 4_096
 
 
 class PartitionWatch:
-    """Asks whether a stream has more partitions than the `known` ones (0 if the stream does not exist), while its user
-    calls `poll`. `on_more` is called with the numbers of the added partitions, in order. At `due_s`, on the client's
-    clock in seconds, `poll` asks again. No message of a node reports that a stream has grown, so all users of a stream
-    ask at intervals, and know the same partitions within a few seconds."""
+    """A watch for partitions that are added to a stream. No message of a node reports them, so all users of a stream
+    ask at intervals, and know the same partitions within a few seconds. A user asks by frequent calls of `poll`.
+
+    known: the number of partitions that the user knows; 0 if the stream does not exist.
+    on_more: called with the numbers of the added partitions, in order.
+    due_s: the time on the client's clock, in seconds, from which on `poll` asks the node again."""
 
     def __init__(self, session: ClientSession, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
         self._session = session

@@ -79,7 +79,7 @@ class KnownPosition:
 
     @property
     def may_be_set(self) -> bool:
-        """Whether somebody may have set the index, or it may be the 0 of a new position. Else a consumer saved it."""
+        """Whether `index` was perhaps set by somebody, or is the 0 of a new position. If false, a consumer saved it."""
         # Whoever sets or makes a position gives it a generation that is not before `saved_us`. A consumer's save keeps
         # the generation. Positions of older versions have the generation 0, and say nothing.
         return not self.generation or self.generation >= self.saved_us
@@ -333,4 +333,4 @@ def split_partitions(partitions: Sequence[int]) -> list[list[int]]:
 
 
 def nothing() -> None:
-    """Used as the callback if no timer, request or listener is set."""
+    """Does nothing. This is the callback if no timer, request or listener is set."""

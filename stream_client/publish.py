@@ -185,9 +185,9 @@ class Publisher:
 
 
 class PartitionedPublisher(ByPartition[Publisher]):
-    """Pushes each message to the partition of its key, or without a key to all in turn. A context manager.
+    """Pushes each message to the partition of its key, or to the partitions in turn. A context manager.
 
-    Each partition has its own window. The end of its block waits and raises as the end of a `Publisher` block does.
+    Each partition has its own window. The end of the block waits and raises as the end of a `Publisher` block does.
     """
 
     def __repr__(self) -> str:
@@ -219,7 +219,7 @@ class PartitionedPublisher(ByPartition[Publisher]):
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> Push:
-        """Sends one message to the partition of its key, or to the partitions in turn if it has no key.
+        """Sends one message to the partition of its key. Messages without a key go to the partitions in turn.
 
         partition_key: chooses the partition instead of the key, and is not stored. Others: see `Publisher.push`.
 

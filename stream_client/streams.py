@@ -243,8 +243,8 @@ class PartitionedStream(ByPartition[Stream]):
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Returns a publisher that pushes each message to the partition of its key, or in turn if it has no key.
-        `window` counts in each partition. The options are those of `Stream.publisher`."""
+        """Returns a publisher that pushes each message to the partition of its key, or to the partitions in turn if
+        the message has no key. Each partition has its own `window`. The options are those of `Stream.publisher`."""
 
         session = self.partitions[0].session
 

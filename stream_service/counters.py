@@ -92,7 +92,7 @@ class StreamCounters:
         return time.monotonic() - min(self.retaining.values()) if self.retaining else 0.0
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
-        """Counts, logs and answers a request that is refused. answer: its payload; None: `error` with the reason."""
+        """Counts, logs and answers a request that is refused. answer: the payload; None: an `error`."""
         self.refused += 1
         address = str(message.onward_route[0])
         self._lines.log(logger.info, "request_refused", **message.origin.who, address=address, reason=reason)

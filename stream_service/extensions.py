@@ -264,7 +264,7 @@ class RichMessage(msgspec.Struct, frozen=True, gc=False):
 # type RichPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<RichMessage> }
 class RichPage(msgspec.Struct, frozen=True):
-    """The answer to a RichPull. The bounds are those of the stream."""
+    """The answer to a RichPull. `first_index` and `next_index` are the bounds of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt
@@ -296,7 +296,7 @@ class CutMessage(msgspec.Struct, frozen=True, gc=False):
 # type CutPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<CutMessage> }
 class CutPage(msgspec.Struct, frozen=True):
-    """The answer to a CutPull. The bounds are those of the stream."""
+    """The answer to a CutPull. `first_index` and `next_index` are the bounds of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt
@@ -345,7 +345,8 @@ class Beside(msgspec.Struct, frozen=True):
 # type PackedPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint  created_us: u64
 #   start: uint  times_us: data  sizes: data  messages: data  beside: list<Beside>  more: bool }
 class PackedPage(msgspec.Struct, frozen=True):
-    """A page of messages with consecutive indexes, or a part of one. The bounds are those of the stream."""
+    """A page, or a part of a page, of messages with consecutive indexes. `first_index` and `next_index` are the bounds
+    of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt

@@ -254,7 +254,7 @@ def make_mirror(session: Session, name: str, partition: int, created_us: int, so
 def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> mirror_rows.FollowerRow | None:
     """Ends the attempts of a primary to fence its former source. Returns the former source as a mirror of this stream.
 
-    fenced_us: when that source became a mirror of this stream, in microseconds since 1970; None: it is forgotten.
+    fenced_us: when that source became a mirror of this stream, in microseconds since 1970; None: forget the source.
     """
     row = mirror_rows.find_mirror(session, change.stream_id)
     if row is None or find_next(row.role, RoleEvent.FENCED) is None:

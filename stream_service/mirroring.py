@@ -97,7 +97,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 # type MirrorPage struct { request_id: uint  status: MirrorStatus  role: SourceRole  history: list<WireEntry>
 #   first_index: uint  next_index: uint  start: uint  messages: list<StoredMessage> }
 class MirrorPage(msgspec.Struct, frozen=True):
-    """The answer to a MirrorPull. The bounds and the history are those of the source."""
+    """The answer to a MirrorPull. `first_index`, `next_index` and `history` are those of the source."""
 
     request_id: bare.UInt
     status: MirrorStatus
@@ -111,7 +111,7 @@ class MirrorPage(msgspec.Struct, frozen=True):
 
 # type BeMirror struct { source: str  stream_name: str }
 class BeMirror(msgspec.Struct, frozen=True):
-    """Makes the stream a mirror, which refuses pushes and follows its source: a stream of the same partition."""
+    """The change of a stream to a mirror, which refuses pushes and follows a source: a stream of the same partition."""
 
     source: str  # the `host:port` of the source's node
     stream_name: str
@@ -119,7 +119,7 @@ class BeMirror(msgspec.Struct, frozen=True):
 
 # type BePrimary struct { fences: bool }
 class BePrimary(msgspec.Struct, frozen=True):
-    """Makes a mirror a primary, which takes pushes. Its history gets an entry."""
+    """The change of a mirror to a primary, which takes pushes. The history of the stream gets an entry."""
 
     fences: bool  # whether the former source becomes a mirror of this stream, as soon as it is reached
 
@@ -204,8 +204,8 @@ def read_history(entries: Sequence[WireEntry]) -> History:
 def has_parted(history: History, next_index: int, is_mirror: bool, entry_id: int, start: int) -> bool:
     """Whether a mirror has messages that its source does not have.
 
-    history, next_index, is_mirror: of the source.
-    entry_id, start: of the mirror, see MirrorPull.
+    history, next_index, is_mirror: the history, the end and the role of the source.
+    entry_id, start: the fields of the mirror's MirrorPull.
     """
     if not entry_id:
         return False

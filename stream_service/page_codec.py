@@ -126,7 +126,8 @@ def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) ->
 
 
 def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tuple[list[int], list[Any]] | None:
-    """Returns the numbers before the messages, and the messages; None for a payload that is not usual.
+    """Decodes a page without keys and headers. Returns the numbers before the messages, and the messages; None for any
+    other payload.
 
     numbers: how many numbers stand before the number of messages.
     """
@@ -195,7 +196,7 @@ class PackedMessages:
         sizes: Sequence[int],
         beside: Sequence[Beside],
     ) -> None:
-        """at: where the data of the first message begin. times_us: of each message, or one for all."""
+        """at: where the data of the first message begin. times_us: the time of each message, or one time for all."""
         self.start = start
         self._count = len(sizes)
         self._columns = payload, at, times_us, sizes, beside

@@ -1,7 +1,7 @@
 """The roles of a stream-partition that can have a source on another node. One table has all changes of the role.
 
-A mirror that has parted from its source, or sets messages aside, is a mirror all the same: it stays FOLLOWING. Its
-condition is seen by the task that copies (`stream_node.fleet.mirror.protocol.MirrorCondition`), and is not stored.
+A mirror stays FOLLOWING if its messages differ from those of its source, and while it moves them to another stream. The
+task that copies has this condition (`stream_node.fleet.mirror.protocol.MirrorCondition`); it is not stored.
 This module does not read or write the table of mirrors (`stream_service.mirror_rows`).
 """
 

@@ -97,7 +97,8 @@ class Do(Operation, Generic[T]):
 
 
 class DoLittle(Do[T]):
-    """A `Do` that gets the ballast on a full disk: it frees room, or a consumer or stream cannot go on without it."""
+    """A `Do` that may use the room of the ballast on a full disk: it frees room, or is needed for a consumer or stream
+    to go on."""
 
     __slots__ = ()
     needs_little = True

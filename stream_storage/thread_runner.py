@@ -160,8 +160,8 @@ class ThreadRunner(trio.abc.AsyncResource):
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Runs a read on the reading thread, and returns it when it is done. make: returns the read, for the function
-        that is called at its end. Raises StorageError, and its subclass ReadLate if the read takes longer than
+        """Runs a read on the reading thread, and returns it when it is done. make: returns the operation; its
+        argument is the `on_done`. Raises StorageError, and its subclass ReadLate if the read takes longer than
         READ_S_MAX seconds. While an earlier read is late, it raises ReadLate at once."""
         if self._late:
             raise ReadLate(READ_S_MAX)

@@ -97,7 +97,7 @@ class Forwarder(Worker):
         self.context.send(Message(self.registration.route, (self.registration.address,), answer))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns the right to route to this address. The client itself needs none: it only answers and confirms."""
+        """Returns the right to route to this address. The client needs no right: it only answers and confirms."""
         return NOTHING if self._is_owner(message) else Demand(Right.ROUTE, str(self.registration.address))
 
     def handle(self, message: Message) -> None:
@@ -129,7 +129,7 @@ class Forwarder(Worker):
             self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=False)))
 
     def confirmed(self, message: Message) -> None:
-        """Takes the client's confirm. A forwarder that stores nothing has sent nothing that could be confirmed."""
+        """Handles the client's confirm of stored messages. This class stores none, and ignores the confirm."""
 
     def find_refusal(self, rest: Route, return_route: Route, payload: bytes) -> str | None:
         """Returns why this message cannot be sent to the client now; None if it can."""

@@ -39,15 +39,15 @@ class Mailbox:
     A connection stops reading while a mailbox to which it has delivered messages is `full`, so a mailbox exceeds its
     limits by at most one read of each connection. It also counts as full from `hold` to `admit`.
 
-    refuses: whether the node refuses messages for it while it is `at_limit`. Such a mailbox never counts as full, so
+    refuses: whether the node refuses messages for this mailbox while it is `at_limit`. Then it never counts as full, so
     that a worker that never reads stops no connection.
-    is_link: whether it belongs to a connection that this node has made to pass messages on.
-    is_peer: whether it belongs to a connection whose peer has called this node.
-    passed: the number of its first messages that the gate has let pass, by the rules of `rules_version`.
+    is_link: whether the mailbox is that of a connection that this node has made to pass messages on.
+    is_peer: whether the mailbox is that of a connection whose peer has called this node.
+    passed: the number of the first messages that the gate has let pass, by the rules of `rules_version`.
 
-    Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
-    messages that wait, or were taken and not handled (`_taken` messages). `counted` has an entry for each arrival of
-    such messages, oldest first: the value of `_received` after it, its bytes, and the usage."""
+    Invariant: if an identity has a limit on the bytes that the node holds for it, the usage of the identity counts the
+    bytes of its messages that wait here, or were taken and not handled (`_taken` messages). `counted` has an entry for
+    each arrival of such messages, oldest first: the value of `_received` after it, its bytes, and the usage."""
 
     __slots__ = (
         "_held",

@@ -72,7 +72,7 @@ class TurnQueue:
         return bool(self._hosts)
 
     def add(self, share: Share, go_on: Callable[[], None]) -> None:
-        """Adds a connection. go_on: called when it is its turn."""
+        """Adds a connection. go_on: called when the connection may use the event loop."""
         waiting = self._hosts.get(share.host)
         if waiting is None:
             waiting = self._hosts[share.host] = deque()

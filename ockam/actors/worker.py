@@ -201,7 +201,7 @@ class TaskAnsweringWorker(AnsweringWorker):
 
 
 class HandlingFailed(Exception):
-    """Error: a worker failed on one message of a list, at this position from 0. The later messages were not handled."""
+    """Error: a worker failed on one message of a list, so the later messages were not handled. position: from 0."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"message {position} of the run")

@@ -60,7 +60,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class OutgoingTls(msgspec.Struct, frozen=True):
-    """The TLS of the connections that a node makes to other nodes. tls: None: no connection uses TLS.
+    """The TLS of the connections that a node makes to other nodes. tls: the settings; None: no connection uses TLS.
 
     plaintext: the `host:port` destinations to which the node connects without TLS all the same."""
 

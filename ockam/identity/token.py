@@ -22,7 +22,7 @@ FILE_BYTES_MAX = 4096
 
 
 class TokenError(ValueError):
-    """Error: a client finds no token where it looks, or a text that is no token. The error does not show that text."""
+    """Error: a client finds no token, or a text that is no token. The error does not show that text."""
 
 
 class Token:

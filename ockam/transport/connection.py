@@ -413,8 +413,8 @@ class Connection(Worker):
         )
 
     def _take_arrived(self) -> bool:
-        """Reads and routes a few bytes, in the batch of `ReadyConnections`. Returns False if the task must go on: with
-        `_arrived`, or if that is empty, by reading itself."""
+        """Reads and routes a few bytes, in the batch of `ReadyConnections`. Returns False if the connection's own task
+        must go on: with the result in `_arrived`, or by a read of its own if there is none."""
         if self._socket is None or not self._may_arrive():
             return False
         try:

@@ -120,8 +120,8 @@ PARTIAL_FREE_BYTES = 64 * 1024
 
 
 class PartialFrames:
-    """The total size of all unfinished frames. Above the limit, one connection with a large frame is read at a time; if
-    none were, all would wait forever.
+    """The total size of all unfinished frames. Above the limit, one connection with a large frame is read at a time. If
+    none were read, no frame would become complete.
 
     Invariant: the total size exceeds `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, plus
     the frame of the connection that may be read above the limit."""

@@ -211,7 +211,7 @@ class FrameReader:
         self._parts = []
 
     def _take_first(self, end: int, found: list[Message]) -> None:
-        """Appends the message of the first frame, which begins with the first part and ends at `end` of the last."""
+        """Appends the message of the first frame, from the first of `_parts` to `end` in the last one."""
         parts, width, wire = self._parts, self._wire.length_bytes, self._wire
         first, last = parts[0], parts[-1]
         if len(first) >= WHOLE_HEADER_BYTES:

@@ -39,13 +39,13 @@ class Method(Generic[P, R]):
         raise NotImplementedError  # The methods are functions, which Python binds to the twin.
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
-        """By this, Pyright sees that a twin with such methods fits a Protocol, for example `Positions`."""
+        """Calls the method. This signature shows Pyright that a twin fits a Protocol, for example `Positions`."""
         raise NotImplementedError
 
 
 class Twin(Generic[A]):
-    """The base class of blocking objects. The attributes that a subclass declares are those of the async object. Two
-    blocking objects of one async object are equal."""
+    """The base class of blocking objects. An attribute that a subclass declares reads and sets the attribute of this
+    name of the async object. Two blocking objects of one async object are equal."""
 
     _twin: A
 
@@ -137,7 +137,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> M
 
 
 def shown(show: Callable[[A], B], method: Method[P, A]) -> Method[P, B]:
-    """Returns a method that passes the result of `method`, an async object, through `show`, which makes its twin."""
+    """Returns a method that calls `method`, and returns the twin that `show` makes of the resulting async object."""
     function = cast("Callable[..., A]", method)
 
     @wraps(function)

@@ -283,7 +283,7 @@ class Follower:
             raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
 
     def _take(self, page: Page) -> None:
-        """Stores a page. Raises StreamRemade, and PositionBeyondEnd if the stream ends before the position."""
+        """Stores a page. Raises StreamRemade, and PositionBeyondEnd if the stream ends before `next_index`."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):

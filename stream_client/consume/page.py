@@ -26,7 +26,7 @@ OnHole: TypeAlias = Callable[[int, int, int], None]
 class Page(msgspec.Struct, frozen=True):
     """The messages of one answer to a pull, in order. There can be none.
 
-    first_index, next_index: those of the stream when the page was read; None: the node did not report them.
+    first_index, next_index: the bounds of the stream when the page was read; None: the node did not report them.
     resume_index: the index where the next page begins.
     created_us: when the stream was created, in microseconds since 1970; None if the node did not report it.
     """

@@ -122,7 +122,7 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Returns the arrived part of the page, or raises the error. After an error, `ask` requests the rest."""
+        """Returns the part of the page that has come, or raises the error of the pull. Then `ask` requests the rest."""
         page, self._page = self._page, None
         if page is None:
             error, self._error = self._error, None
@@ -168,7 +168,7 @@ class Reader:
 
     @property
     def _wait_s(self) -> float:
-        """For how long the node may delay its answer."""
+        """Returns the seconds by which the node may delay its answer."""
         # The client may send a request again after a lost connection. An index then still means the same, but a start
         # such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
         return LONG_POLL_S if self.waits and isinstance(self._start, FromIndex) else 0.0

@@ -232,8 +232,8 @@ class ReadingLoop:
         self._saved(moved)
 
     def _moved(self, partitions: Collection[int] | None, before: Callable[[PartitionReading], int]) -> dict[int, int]:
-        """Returns the positions of these partitions (None: all) that are higher than `before`. A position that somebody
-        else has set stays as it is: this consumer goes on there."""
+        """Returns the positions of these partitions (None: all) that are higher than the result of `before`. Leaves out
+        a position that somebody else has set: this consumer goes on there."""
         return {
             partition: reading.next_index
             for partition, reading in self.readings.items()

@@ -1,6 +1,6 @@
 """ChannelConnection: a `ClientConnection` whose messages go through a secure channel to the node with the services.
 
-The core sees routes and messages as they are inside the channel; nodes on the route see the route to the other end and
+The core sees routes and messages as they are inside the channel; nodes on the route see the route to that node and
 encrypted bytes.
 
     core ── route inside, payload ──▶ ChannelConnection ── frame: route to the other end | nonce | ciphertext ──▶ shell
@@ -381,7 +381,7 @@ class ChannelConnection(ClientConnection):
 
 
 class FrameGroup(msgspec.Struct, eq=False):
-    """Waiting frames in a row that differ in the content of their payloads only.
+    """A row of waiting frames that differ only in the content of their payloads.
 
     header: the encoded routes inside the channel, a result of `ChannelConnection.header`.
     payload_bytes, frame_bytes: the size of each payload, and the size of each frame.

@@ -189,8 +189,8 @@ class ClientConnection:
         self.finish_attempt()
 
     def attempted(self) -> PendingResult:
-        """Returns a result that is done after the next attempt to connect, when a lost route works, or when the client
-        ends."""
+        """Returns a result that is done after the next attempt to connect, when a lost route works again, or when the
+        client ends."""
         if self._attempted is None:
             self._attempted = PendingResult()
         return self._attempted

@@ -39,7 +39,7 @@ class PushQueue:
     pushes: the unanswered pushes, in order, by request id.
     failed: the failed pushes for whose result the program has not asked; None if failed pushes are not collected.
     sent_again: the number of pushes that were sent more than once.
-    answers: how often answers have come, also answers that finished no push.
+    answers: how often answers to pushes have come, including answers that finished no push.
     gone: the error of every later push if the partition was deleted, else None.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
@@ -355,7 +355,7 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """Does what the base class does. Also fails all pushes after too long a time with some of them in doubt."""
+        """Does what the base class does. Also fails all pushes if some of them have been in doubt for too long."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:

@@ -109,7 +109,7 @@ class Push(PendingResult):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Returns the error for a message that no node would accept, so that it is not sent; None for any other."""
+        """Returns the error for a message that no node would accept. None: the message can be sent."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:

@@ -260,8 +260,8 @@ class StreamsInUse:
     def _add_queue(
         self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
     ) -> PushQueue:
-        """failed: collects the failed pushes of a publisher; None: they are not collected. sequences: numbers the
-        messages; None: they have no numbers."""
+        """Makes a queue and adds it to `queues`. failed: collects the failed pushes of a publisher; None: they are not
+        collected. sequences: numbers the messages; None: they have no numbers."""
         address = self._new_address(BATCHED)
         common = self._connection, address, partition, failed
         queue: PushQueue

@@ -69,7 +69,7 @@ class LeaseMember:
         self._wait_s = self._asked_s = 0.0
         self._error: ClientError | None = None
         self.client_id = client_id
-        # The host, the process and a random part name no other member.
+        # No other member has the same host, process and random part.
         own_id = f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
         self.member_id = own_id if member_id is None else member_id
 

@@ -159,7 +159,7 @@ class SharedMessages(Messages[tuple[int, RichMessage]]):
         self._consumer = consumer
 
     def _current(self) -> PartitionReading | None:
-        """Counts the message returned before as processed, if the lease on its partition is still valid."""
+        """Does what the base class does, but counts no message as processed whose partition's lease is lost."""
         if self._loop.shell.is_blocking:
             self._loop.shell.send_lagging()
         reading, self._reading = self._reading, None

@@ -183,7 +183,7 @@ class BaseShell:
     async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
 
-        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
+        gathers: whether unsent bytes may wait for further pushes. True only if the awaited request has been sent.
         """
         raise NotImplementedError
 
@@ -199,8 +199,8 @@ class BaseShell:
         called often."""
 
     async def iterated(self, following: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterable[T]:
-        """Returns the results of `following` up to the first None. A blocking client calls `following` while they
-        are read."""
+        """Returns the results of `following` up to the first None. A blocking client calls `following` only when the
+        next result is read."""
         raise NotImplementedError
 
     @staticmethod
@@ -210,7 +210,7 @@ class BaseShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
-        only inside its calls, so perhaps later. Raises the error that ended the client."""
+        only inside its calls, so the callback can come later. Raises the error that ended the client."""
         raise NotImplementedError
 
     def forked(self, error: ClientForked) -> None:

@@ -117,7 +117,7 @@ class StreamManagement:
         self._tell(message, extensions.INFO, extensions.INFO.decode_request(message.payload).request_id)
 
     def _check_may_change(self) -> None:
-        """Raises ProtocolError if the stream is held, or is a mirror, which follows its source."""
+        """Raises ProtocolError if the stream is a mirror, or is held (`StreamDirectory.hold`) and stores nothing."""
         if self._bounds.refusal is not None:
             way = "; `mirror remove` makes it a stream of its own" if self._bounds.is_mirror else ""
             raise ProtocolError(f"{self._bounds.refusal}{way}")
@@ -164,7 +164,8 @@ class StreamManagement:
         self._services.storage.submit_read(Do(find, self._until(cut)))
 
     def follow(self, first_index: int) -> None:
-        """Deletes the messages of a mirror before this index, or nothing during a truncation: the mirror asks again."""
+        """Deletes the messages of a mirror before this index. During a truncation, deletes nothing: the caller repeats
+        the call with a later page of the source."""
 
         def finished(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -274,7 +275,7 @@ class StreamManagement:
         )
 
     def _note(self, event: str, message: Message, deleted: int, first_index: int) -> None:
-        """Logs a truncation or a deletion. first_index: of the first deleted message."""
+        """Logs a truncation or a deletion. first_index: the index of the first deleted message."""
         end = first_index + deleted
         known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
         # Deletions by the node's own workers are no acts of an operator, and happen often.

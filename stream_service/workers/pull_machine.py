@@ -88,7 +88,7 @@ class PullMachine(Generic[P]):
     """The queue of unanswered pulls of one stream, and its state.
 
     is_behind: returns whether a consumer has not taken earlier answers yet, or waits for room in memory for a large
-    one.
+    answer.
     is_held: whether no batch is taken in any state, because earlier pushes are not on disk yet.
 
     Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered.
@@ -245,7 +245,7 @@ class PullMachine(Generic[P]):
 
     @property
     def next_deadline_s(self) -> float:
-        """When `end_late` should be called next, in seconds; infinity: never. The long poll may have ended before."""
+        """The time in seconds at which `end_late` should be called next; infinity: never."""
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def end_late(self, now_s: float) -> list[P]:

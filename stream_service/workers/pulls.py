@@ -304,7 +304,7 @@ class PullQueue:
             self._on_room()
 
     def _finish(self, finished: tuple[Sequence[Pull], Sequence[Pull]]) -> None:
-        """Answers the first of these pulls, or makes long polls of them; the others are blocked again."""
+        """Answers the pulls of the first list, or makes long polls of them. The second list is blocked again."""
         pulls, blocked = finished
         if blocked:
             self._count_all(blocked)

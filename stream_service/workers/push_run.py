@@ -189,7 +189,8 @@ class PushRun:
         self._traced = [*self._traced, *traces.match(self.messages[begin:], self.requests[begin:])]
 
     def remember(self, first_index: int) -> None:
-        """Records the sequence numbers of the stored pushes. To be called first: a refused run forgets others."""
+        """Records the sequence numbers of the stored pushes. Call it before another run can be refused: a refusal
+        forgets all numbers that are not recorded."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
 

@@ -52,7 +52,7 @@ Decision = New | Duplicate | OutOfOrder
 class PublisherSequences:
     """The sequence numbers of all publishers of one stream.
 
-    rows, begin, is_exact: of `stream_service.publisher_rows.KnownSequences`.
+    rows, begin, is_exact: the fields of `stream_service.publisher_rows.KnownSequences`.
 
     Invariant: `_tentative` and `_claims` are empty between runs. A run is the pushes of one append. `_publishers` is in
     the order of the last messages. `_unnoted` has the publishers whose owners are not stored yet, and `_gone` those

@@ -382,8 +382,8 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _search_end(self) -> None:
-        """Looks where the stream ends. Meanwhile the worker goes on as if the messages in doubt were not stored. That
-        is safe: the storage refuses an append that does not begin at the end."""
+        """Reads where the stream ends, because messages are in doubt. Meanwhile, they count as not stored. This is
+        safe: the storage refuses an append that does not begin at the end."""
 
         def found(operation: Do[StoredStream]) -> None:
             if isinstance(operation.error, CommitUnsettled | DatabaseLost):

@@ -35,7 +35,7 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """Counts that a tail has grown, or shrunk if `grown_bytes` is negative. Clears others if the memory is full."""
+        """Counts that a tail grew, or shrank if `grown_bytes` is negative. If the memory is full, clears old tails."""
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None

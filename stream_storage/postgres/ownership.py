@@ -119,8 +119,8 @@ class Ownership:
         )
 
     def begin(self) -> bytes:
-        """Returns the commands that begin the next transaction. If another node has taken over, the second one divides
-        by zero, so that the server does nothing that comes after it."""
+        """Returns the commands that begin the next transaction. If another node has taken over, the second
+        command divides by zero, so that the server does nothing that comes after it."""
         self.number += 1
         return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
 

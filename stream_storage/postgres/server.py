@@ -49,7 +49,7 @@ class Deadlines:
             self._ends_s[descriptor] = time.monotonic() + self.seconds
 
     def end(self, descriptor: int) -> None:
-        """Notes the end of the call. After this, the connection may be closed."""
+        """Notes the end of the call on this socket. After this, the connection may be closed."""
         with self._lock:
             self._ends_s.pop(descriptor, None)
 

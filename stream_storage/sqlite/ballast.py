@@ -24,7 +24,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Ballast:
-    """The ballast of one data directory. `give_up` can be called in another thread than `ensure`."""
+    """The ballast of one data directory: a file that keeps room for deletes and saves. `give_up` can be called in
+    another thread than `ensure`."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / FILE_NAME
@@ -34,7 +35,7 @@ class Ballast:
         of spare room to keep for it: its size while it is given up, else 0. Raises OSError.
 
         spare_bytes: the free room beyond the room that pushes always leave free.
-        begins: whether to make a ballast that never was, and not only one that was given up."""
+        begins: whether to make the first ballast, too; if false, only one that was given up is made again."""
         size_bytes = self._size_bytes()
         if size_bytes == SIZE_BYTES:
             return 0

@@ -48,8 +48,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Checkpointer(Upkeep):
-    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `copy` returns as
-    `after_commit` does.
+    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `copy` returns
+    a fatal error or None, as `after_commit` does.
 
     Invariant: `_copied_bytes` and `_copied_commits` are the data and commits up to the last copy by `after_commit`."""
 

@@ -159,7 +159,7 @@ class PlaintextReader:
 
 
 class PlaintextWriter:
-    """Encodes messages as Payloads. frames: what it remembers of their routes and sizes."""
+    """Encodes messages as Payloads. frames: remembers the encoded routes, and the bytes around payloads by size."""
 
     __slots__ = ("frames",)
 

@@ -28,7 +28,8 @@ logger = structlog.get_logger(__name__)
 class Audit:
     """The audit log of a node, whose file is opened at once. Raises OSError. failed: how many lines were not written.
 
-    file: None: no line is written. now_us: returns microseconds since 1970. chain: the name for `AuditChain`."""
+    file: the path of the log; None: no line is written. now_us: returns microseconds since 1970. chain: the name for
+    `AuditChain`."""
 
     def __init__(self, file: Path | None, now_us: Callable[[], int], chain: str = "w00") -> None:
         self._file = file

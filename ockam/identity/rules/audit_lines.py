@@ -81,7 +81,7 @@ class _Repeated(msgspec.Struct):
 class AuditLines:
     """The lines of one kind, such as refusals. more: the event of a line that tells how many lines were left out.
 
-    Invariant: the lines that `take` has admitted, and the counts of `end_interval`, add up to its calls."""
+    Invariant: the lines that `take` has admitted, and the counts of `end_interval`, add up to the calls of `take`."""
 
     def __init__(self, bound: Bound, *, more: str) -> None:
         self._bound = bound

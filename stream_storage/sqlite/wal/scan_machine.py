@@ -123,7 +123,7 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
     """Returns for each 32-bit word its two weights (by how much each sum grows when the word grows by one), the inverse
-    of an odd weight, and whether it is that of the first. One is odd: they are neighbouring Fibonacci numbers."""
+    of an odd weight, and whether this is the first weight. Two neighbouring Fibonacci numbers are never both even."""
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []
     for _ in range(words // 2):

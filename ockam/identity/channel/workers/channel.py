@@ -196,7 +196,7 @@ class ChannelWorker(Worker):
         self._move(message)
 
     def _move(self, message: Message) -> None:
-        """From now on, sends answers over the route by which this message came, for example over a new connection."""
+        """Sends later answers over the route by which this message came, for example over a new connection."""
         # The sender of an encrypted message gives no return route, so its route has only the hops that nodes have
         # added. The last hop, the other side's inner address, is known from message 3.
         self._last_return = message.return_route

@@ -175,8 +175,8 @@ class SecureChannels:
             channel.end("handshake_timeout")
 
     def watch(self, interval: int) -> None:
-        """Ends channels that are not trusted any more. If `interval`, the number of the call, is a multiple of
-        IDLE_INTERVALS, also ends those that are idle or expired, or have lost their connection."""
+        """Ends channels whose identity is not trusted any more. If `interval`, the number of the call, is a multiple of
+        IDLE_INTERVALS, also ends channels that are idle or expired, or have lost their connection."""
         if self.trust.refresh():
             ended = self._end_where(lambda channel, peer: self.trust.refusal(peer) is not None, "not_trusted")
             if self._audit is not None:
@@ -217,7 +217,7 @@ class SecureChannels:
         return None
 
     def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
-        """Counts a channel for its identity and its connection's. Returns the reason if one of these has too many."""
+        """Counts a channel for the peer's identity and that of its connection. Returns why if one has too many."""
         # Both count, because a peer can make any number of identities of its own if everybody is trusted.
         own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
         taken: list[Usage] = []
