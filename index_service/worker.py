@@ -248,7 +248,7 @@ class IndexWorker(Worker):
     def _accesses_done(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
         self._writing -= 1
         if isinstance(operation.error, DatabaseCorrupt) and len(asked) > 1:
-            # The row of one of them is damaged. The others must not fail with it, so each is written alone.
+            # The row of one request is damaged. The other requests must not fail with it, so each is written alone.
             for each, access in zip(asked, operation.requests, strict=True):
                 self._write((each,), (access,))
             return
@@ -446,7 +446,7 @@ class IndexWorker(Worker):
         if refusal.error is not None:
             self._failed(message, refusal.error)
         elif refusal.is_passing:
-            # A member whose request is answered as not valid ends its membership. This one asks again.
+            # An answer that the request is not valid would end the membership. Here the member can ask again.
             self._service.refused += 1
             self._log(message, "index_request_refused", ProtocolError(refusal.reason))
             self._refuse_later(message, refusal.reason)

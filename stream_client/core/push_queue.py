@@ -140,7 +140,7 @@ class PushQueue:
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
-        # Some of them may have failed at once, because they are too large for the framing of this connection.
+        # Some pushes may have failed at once, because they are too large for the framing of this connection.
         self._report_room()
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class PushQueue:
                         push.finish()
                 elif confirm.request_id in self.pushes:
                     self._fail(confirm.request_id, PushUnknown(NO_REASON))
-            # A confirm with a status of its own: also a proof that the node knows pushes with keys.
+            # This confirm has a status of its own, and proves that the node knows pushes with keys.
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 keyed = self.pushes.get(rich.request_id)
