@@ -160,10 +160,8 @@ class ServiceWorker(Worker):
         The rules were asked when the message arrived. If the stream existed then and was deleted since, they were not
         asked for the right to create.
         """
-        decision, gate = (
-            self._directory.kept.decide(message.origin.identity, Demand(Right.CREATE, name)),
-            self._directory.node.gate,
-        )
+        decision = self._directory.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
+        gate = self._directory.node.gate
         refusal = None if decision.allowed else decision.explanation
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
             refusal = f"{DENIED}{rights_text(Right.CREATE)} on {name!r}: the stream or a partition of it was deleted"

@@ -516,10 +516,7 @@ class StreamWorker(ReadableStream):
         if error is not None or record is None:
             self._machine.end_change(None, 0)
             then(operation)
-            # Only the stored stream shows whether a change in doubt was made, so the worker restarts and reads it
-            # again.
-            foreign = isinstance(error, IndexConflict)
-            self._end_failed(error, restarts=foreign or (error is not None and error.in_doubt))
+            self._end_failed(error, restarts=_restarts_after(error))
             return
         # The result of an earlier search of the end is dropped, because this operation knows a later end.
         if self._found_end is not None:
@@ -609,8 +606,8 @@ class StreamWorker(ReadableStream):
                 # The disk is not the reason if the stream is deleted, or is read again.
                 if not isinstance(error, IndexConflict | UnknownStreamId):
                     counters.not_stored(len(data), data_bytes, str(error))
-                if isinstance(error, IndexConflict) or (error is not None and error.in_doubt):
-                    # The worker restarts, which forgets the late answers.
+                if _restarts_after(error):
+                    # A restart forgets the late answers.
                     self.reply(message, failed_payload(str(error)))
                 else:
                     self._refuse_later(message, str(error))
@@ -650,6 +647,11 @@ class StreamWorker(ReadableStream):
                 payload = error_payload(str(error))
             answers.append(reply_to(message, self.context.address, payload))
         self.context.send_run(answers)
+
+
+def _restarts_after(error: StorageError | None) -> bool:
+    """Whether a change with this error restarts the worker: only the stored stream shows then what was written."""
+    return error is not None and (error.in_doubt or isinstance(error, IndexConflict))
 
 
 def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:
